@@ -1,7 +1,7 @@
 #include "ns_dist/planner.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -110,7 +110,9 @@ class StepPlanner {
   // part, and the receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
   bool gathers_messages() const { return !shape_.sequence_parallel && shape_.tp > 1 && plan_.scatter_p2p; }
   void receive(const StagePass& pass, bool second, Bodies& body) {
-    if (pass.kind == PassKind::kWeightGradient || !neighbor(pass, -1)) return;
+    if (pass.kind == PassKind::kWeightGradient) return;
+    const std::optional<Place> from = neighbor(pass, -1);
+    if (!from) return;
     const bool forward = pass.kind == PassKind::kForward;
     Instruction receive;
     receive.kind = Kind::kReceive;
@@ -118,27 +120,33 @@ class StepPlanner {
     receive.channel = channel(place(pass.chunk), forward);
     body.push_back(receive);
     if (!gathers_messages()) return;
-    std::optional<FragmentId>& known = received_[forward ? 0 : 1];
+    const Bytes states = states_between(*from, place(pass.chunk));
+    std::optional<FragmentId>& known = received_[{forward, states}];
     if (!known) {
       const char* name = forward ? "pipeline.forward.all_gather" : "pipeline.backward.all_gather";
-      known = writer_.add({name, Communication{CollectiveKind::kAllGather, shape_.residual_states(), Axis::kTensor}},
-                          Category::kForward);
+      known = writer_.add({name, Communication{CollectiveKind::kAllGather, states, Axis::kTensor}}, Category::kForward);
     }
     Instruction gather = run_of(*known);
     gather.second = second;
     body.push_back(gather);
   }
 
+  // The hidden states that travel between neighbors: behind layers for multi-token prediction those of the model and of
+  // each of these (Megatron-Core, multi_token_prediction.py, joins them along the sequence).
+  Bytes states_between(const Place& a, const Place& b) const {
+    const std::int64_t predictions = layers_[std::min(a.position, b.position)].predictions;
+    return static_cast<double>(1 + predictions) * shape_.residual_states();
+  }
+
   // What this stage sends to another one.
-  WorkId message(std::int64_t to, bool forward) {
+  WorkId message(std::int64_t to, bool forward, Bytes states) {
     for (const Sent& known : sent_) {
-      if (known.to == to && known.forward == forward) return known.message;
+      if (known.to == to && known.forward == forward && known.states == states) return known.message;
     }
     const double parts = shape_.sequence_parallel || gathers_messages() ? static_cast<double>(shape_.tp) : 1;
-    const WorkId id =
-        writer_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send", Category::kPipelineParallel,
-                        Message{stage_, to, shape_.residual_states() / parts}});
-    sent_.push_back({to, forward, id});
+    const WorkId id = writer_.intern({forward ? "pipeline.forward.send" : "pipeline.backward.send",
+                                      Category::kPipelineParallel, Message{stage_, to, states / parts}});
+    sent_.push_back({to, forward, states, id});
     return id;
   }
 
@@ -153,7 +161,7 @@ class StepPlanner {
     send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
     send.second = second;
     send.channel = channel(*to, forward);
-    send.index = index(message(stage, forward));
+    send.index = index(message(stage, forward, states_between(place(pass.chunk), *to)));
     body.push_back(send);
     if (plan_.overlap_p2p) return;
     Instruction wait;
@@ -432,8 +440,8 @@ class StepPlanner {
   LayerFragments fragments_;
   StepEnd end_;
   std::size_t positions_;
-  std::array<std::optional<FragmentId>, 2> received_;  // forward, backward
-  std::vector<std::vector<Run>> runs_;                 // by position, empty until asked for
+  std::map<std::pair<bool, Bytes>, std::optional<FragmentId>> received_;  // by forward, size
+  std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
 
   // Of the stage.
   std::int64_t stage_ = 0;
@@ -442,6 +450,7 @@ class StepPlanner {
   struct Sent {
     std::int64_t to = 0;
     bool forward = false;
+    Bytes states;
     WorkId message{};
   };
   std::vector<Sent> sent_;

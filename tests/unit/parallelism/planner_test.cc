@@ -1197,6 +1197,11 @@ TEST(Prediction, AStageOfItsOwnHoldsItAndItsTable) {
   EXPECT_EQ((count[{"loss.cross_entropy", 3}]), 2 * 8);
   for (const int stage : {0, 2}) EXPECT_EQ((count[{"embedding.gradients.all_reduce", stage}]), 1) << stage;
   EXPECT_EQ((count[{"embedding.gradients.all_reduce", 3}]), 0);
+  // Behind it travel the model's hidden states and those for the next tokens.
+  const Totals sums = totals(planned(model, plan, training));
+  for (const char* sent : {"pipeline.forward.send", "pipeline.backward.send"}) {
+    EXPECT_DOUBLE_EQ(sums.bytes.at(sent), 8 * (1 + 1 + 2) * 128.0 * 512 * 2) << sent;
+  }
 
   const auto memory = memory_budget(model, plan, training);
   ASSERT_TRUE(memory) << to_text(memory.error());
