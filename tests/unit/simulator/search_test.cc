@@ -72,6 +72,31 @@ TEST(SearchSpace, KnowsWhetherReplicasMayShareTheBatch) {
   EXPECT_FALSE(may(96, "llm-foundry", "2"));
 }
 
+// Twelve layers on eight stages: Megatron-Core wants them written, DeepSpeed divides them itself.
+TEST(Search, WritesTheLayoutThatAFrameworkAsksFor) {
+  const auto layout = [](const char* framework) {
+    SearchRequest made = request(8, "gpt3-125m");
+    made.fixed.set("framework", framework).set("plan/schedule", "1f1b").set("plan/pp", 8);
+    made.fixed.set("training/micro_batch", 1).set("training/global_batch", 8).set("plan/recompute", "none");
+    const auto plans = space(made);
+    EXPECT_TRUE(plans) << to_text(plans.error());
+    const auto found = search(*plans, *Session::make(plans->base()));
+    EXPECT_TRUE(found) << to_text(found.error());
+    const SearchAnswer& best = found->answers.front();
+    ScenarioSpec spec;
+    spec.assignments = best.assignments;
+    const auto again = simulate(*resolve(spec, Catalog::standard()));
+    EXPECT_EQ(again->step, best.report.step);
+    std::string text = "even";
+    for (const Assignment& each : best.assignments) {
+      if (each.field == "plan/pipeline_layout") text = each.text;
+    }
+    return text;
+  };
+  EXPECT_EQ(layout("megatron-core"), "Ett|(tt|)*3t|t|t|tL");
+  EXPECT_EQ(layout("deepspeed"), "even");
+}
+
 // Asked for any step below another one, a search ends with one that is, or without an answer.
 TEST(Search, EndsWithTheFirstStepBelow) {
   SearchRequest made = request(16);
@@ -274,6 +299,23 @@ TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
   EXPECT_EQ(plans_by_stage(experts), replicas);
   experts.fixed.set("plan/ep", 8);
   EXPECT_EQ(plans_by_stage(experts), (Counts{{"1", 1}}));
+}
+
+// What delayed scaling quantizes while it is made cannot be made again.
+TEST(SearchSpace, NumberFormatsHaveTheirRecomputations) {
+  const auto tried = [](const char* dtype) {
+    SearchRequest made = request(8);
+    made.fixed.set("plan/tp", 8).set("plan/pp", 1).set("plan/cp", 1).set("training/dtype", dtype);
+    std::set<std::string> all;
+    space(std::move(made))->for_each([&](const Scenario& each) {
+      Recomputation again{each.plan.recompute, each.plan.recompute_modules, each.plan.recompute_layers};
+      return all.insert(field_text(again)), true;
+    });
+    return all;
+  };
+  EXPECT_EQ(tried("bf16"), (std::set<std::string>{"full", "none", "selective:layernorm", "selective:layernorm,mlp"}));
+  EXPECT_EQ(tried("fp8"), (std::set<std::string>{"full", "none", "selective:mlp"}));
+  EXPECT_EQ(tried("mxfp8"), tried("bf16"));
 }
 
 // Nobody wrote DualPipe for JAX.
