@@ -228,13 +228,13 @@ kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@familie
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
 the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
-plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of(scenario.training)))@|unit_simulator property_simulator
+plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of_step(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of_step(scenario.training)))@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator
 what two plans share makes their difference wider|simulator/src/step_difference.cc|s@add(from, -1)@add(from, 1)@|unit_simulator property_simulator
 parts of the step add up over stages|simulator/src/step_analysis.cc|s@Seconds::from_base(parts_.by\[c\] / stages)@Seconds::from_base(parts_.by[c])@|unit_simulator property_simulator
 latencies shrink by more than asked|simulator/src/sensitivity.cc|s@1 / (1 + share)@1 - share@|unit_simulator property_simulator
-tokens a second are those of a GPU|simulator/src/predict.cc|s@static_cast<double>(training.global_batch \* training.sequence) / seconds@static_cast<double>(training.global_batch * training.sequence) / seconds / ranks@|unit_simulator property_simulator
+tokens a second are those of a GPU|simulator/src/predict.cc|s@tokens_of_step(training) / seconds@tokens_of_step(training) / seconds / ranks@|unit_simulator property_simulator
 MFU counts masked keys|simulator/src/predict.cc|s@report.mfu_causal = flops.causal@report.mfu_causal = flops.model@|unit_simulator property_simulator
 experts are as certain as dense models|simulator/src/step_interval.cc|s@kSituations\[scenario.model.moe ? 1 : 0\]@kSituations[scenario.model.moe ? 0 : 0]@|unit_simulator property_simulator
 a slow rank is as fast as all|simulator/src/costs.cc|s@? stragglers.slow_factor : 1;@? 1 + 0 * stragglers.slow_factor : 1;@|unit_simulator property_simulator
