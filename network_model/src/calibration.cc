@@ -130,20 +130,17 @@ double Corrected::deviation_of(double bytes) const {
 }
 
 CollectiveKind measured_like(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kBarrier:
-      return CollectiveKind::kAllReduce;
-    case CollectiveKind::kBroadcast:
-      return CollectiveKind::kAllGather;
-    case CollectiveKind::kReduce:
-      return CollectiveKind::kReduceScatter;
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kSendRecv:
+  switch (pattern_of(kind)) {
+    case Pattern::kWholeBuffer:
+      if (kind == CollectiveKind::kBroadcast) return CollectiveKind::kAllGather;
+      return kind == CollectiveKind::kReduce ? CollectiveKind::kReduceScatter : kind;
+    case Pattern::kPartEach:
+    case Pattern::kPair:
       return CollectiveKind::kAllToAll;
-    default:
-      return kind;
+    case Pattern::kNothing:
+      return CollectiveKind::kAllReduce;
   }
+  return kind;
 }
 
 Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& cluster) {

@@ -155,10 +155,7 @@ class NetworkModel final : public NetworkCost {
   // there. (In the collectives that are left out, such as rings, a GPU sends its share either to a peer or to another
   // node.)
   static bool leaves_by_pcie(const Call& call) {
-    if (call.kind != CollectiveKind::kAllToAll && call.kind != CollectiveKind::kGather &&
-        call.kind != CollectiveKind::kScatter) {
-      return false;
-    }
+    if (network::pattern_of(call.kind) != network::Pattern::kPartEach) return false;
     return std::any_of(call.placement->begin(), call.placement->end(),
                        [&](const Tier& tier) { return call.link(tier).link_class == network::LinkClass::kPcie; });
   }

@@ -12,15 +12,9 @@ namespace {
 constexpr double kOwnShare = 0.35;
 
 bool applies(const Call& call, Protocol protocol) {
-  switch (call.kind) {
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kSendRecv:
-      return protocol != Protocol::kLl128;  // NCCL's p2p has LL and Simple only
-    default:
-      return false;
-  }
+  const Pattern pattern = pattern_of(call.kind);
+  return (pattern == Pattern::kPartEach || pattern == Pattern::kPair) &&
+         protocol != Protocol::kLl128;  // NCCL's p2p has LL and Simple only
 }
 
 Cost cost(const Call& call, Protocol protocol) {

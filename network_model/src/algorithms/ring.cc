@@ -14,17 +14,7 @@ namespace {
 constexpr double kOwnShare = 0.65;
 
 bool applies(const Call& call, Protocol) {
-  switch (call.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kBarrier:
-      return true;
-    default:
-      return false;
-  }
+  return pattern_of(call.kind) == Pattern::kWholeBuffer || call.kind == CollectiveKind::kBarrier;
 }
 
 Cost cost(const Call& call, Protocol protocol) {
