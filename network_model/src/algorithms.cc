@@ -1,20 +1,42 @@
 #include "algorithms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace ns_dist::network {
 
-std::span<const Algorithm> algorithms() {
-  static const std::array<const Algorithm*, kAlgorithmCount> order = {
-      &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
-  static const auto table = [] {
-    std::array<Algorithm, order.size()> copies{};
-    std::transform(order.begin(), order.end(), copies.begin(), [](const Algorithm* a) { return *a; });
-    return copies;
+// One file each in algorithms/.
+extern constinit const Algorithm kRing, kTree, kNvls, kNvlsTree, kPat, kDirect, kHierarchical, kHalvingDoubling,
+    kCollnet;
+
+namespace {
+
+constexpr std::array kAlgorithms = {
+    &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
+static_assert(kAlgorithms.size() <= kMostAlgorithms);
+
+}  // namespace
+
+std::span<const Algorithm* const> algorithms() { return kAlgorithms; }
+
+std::string_view method_of(const Algorithm& algorithm, Protocol protocol) {
+  using Methods = std::array<std::string, kProtocolCount>;
+  static const auto kMethods = [] {
+    std::array<Methods, kAlgorithms.size()> methods;
+    for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
+      for (const Protocol each : kProtocols) {
+        methods[i][static_cast<std::size_t>(each)] = fmt::format("{}/{}", kAlgorithms[i]->name, name_of(each));
+      }
+    }
+    return methods;
   }();
-  return table;
+  const auto found = std::find(kAlgorithms.begin(), kAlgorithms.end(), &algorithm);
+  NS_EXPECTS(found != kAlgorithms.end());
+  return kMethods[static_cast<std::size_t>(found - kAlgorithms.begin())][static_cast<std::size_t>(protocol)];
 }
 
 bool can_sweep(const Call& call) {

@@ -152,27 +152,19 @@ struct Algorithm {
   std::string_view name, description;
   bool automatic = true;  // NCCL may choose it; otherwise only on request
   Transport transport = Transport::kMessages;
-  std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
   Cost (*cost)(const Call& call, Protocol protocol);
   // On a torus: its messages go between neighbors, or it counts their hops. There it may always be chosen.
   bool on_torus = false;
+  bool network_reduces = false;  // SHARP: see bandwidth_bound
 };
 
-inline constexpr std::size_t kAlgorithmCount = 9;
-
 // In the order in which ties are broken.
-std::span<const Algorithm> algorithms();
+std::span<const Algorithm* const> algorithms();
+inline constexpr std::size_t kMostAlgorithms = 16;  // room for them where nothing is allocated
 
-extern const Algorithm kRing;
-extern const Algorithm kTree;
-extern const Algorithm kNvls;
-extern const Algorithm kNvlsTree;
-extern const Algorithm kPat;
-extern const Algorithm kCollnet;
-extern const Algorithm kHalvingDoubling;
-extern const Algorithm kHierarchical;
-extern const Algorithm kDirect;
+// "ring/ll", ...: Forecast::method. Of an entry of algorithms().
+std::string_view method_of(const Algorithm& algorithm, Protocol protocol);
 
 // For algorithms that scatter or gather in one sweep over the tiers: an all-gather, a reduce-scatter or an all-reduce
 // of equally full tiers, and its cost from one sweep's (`once`, with a latency of `path` beyond NCCL's base); an

@@ -80,14 +80,12 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kDirect = {
-    "direct",
-    "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
-    true,
-    Transport::kMessages,
-    {"direct/ll", "direct/ll128", "direct/simple"},
-    applies,
-    cost,
-    true};
+extern constinit const Algorithm kDirect = {
+    .name = "direct",
+    .description = "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
+    .applies = applies,
+    .cost = cost,
+    .on_torus = true,
+};
 
 }  // namespace ns_dist::network

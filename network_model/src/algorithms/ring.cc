@@ -62,14 +62,13 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kRing = {
-    "ring",
-    "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
-    true,
-    Transport::kMessages,
-    {"ring/ll", "ring/ll128", "ring/simple"},
-    applies,
-    cost,
-    true};
+extern constinit const Algorithm kRing = {
+    .name = "ring",
+    .description =
+        "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
+    .applies = applies,
+    .cost = cost,
+    .on_torus = true,
+};
 
 }  // namespace ns_dist::network
