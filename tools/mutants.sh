@@ -124,7 +124,7 @@ PAT takes a step for each rank|network_model/src/algorithms/pat.cc|s@std::ceil(s
 the busiest port decides nothing|network_model/src/algorithms/direct.cc|s@result.transfer \*= call.imbalance;@result.transfer *= 1;@|unit_network_model property_network_model
 each level of a hierarchy carries everything|network_model/src/algorithms/hierarchical.cc|s@share /= parts;@share /= 1;@|unit_network_model property_network_model
 a slow clock delays no message|network_model/src/links.cc|s@std::clamp(kTunedClock / clock, 0.5, 2.0)@std::clamp(kTunedClock / clock, 1.0, 1.0)@|unit_network_model property_network_model
-the floor of an all-reduce has a rank's own share|network_model/src/algorithms.cc|s@leaving = 2 \* (parts - 1) / parts \* size;@leaving = 2 * size;@|unit_network_model property_network_model
+the floor of an all-reduce has a rank's own share|network_model/src/algorithms.h|s@return 2 \* (parts - 1) / parts;@return 2;@|unit_network_model property_network_model
 an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mixed(mean, {}, 1 / (count + 1))@mixed(mean, {}, 0 / (count + 1))@|unit_network_model property_network_model
 the interval of a collective is one deviation wide|network_model/src/estimate.cc|s@= kQuantile \* std::max(deviation@= std::max(deviation@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model

@@ -1,12 +1,10 @@
 #include "ns_dist/cached_cost.h"
 
-#include <array>
 #include <bit>
-#include <mutex>
-#include <optional>
-#include <vector>
+#include <utility>
 
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/set_cache.h"
 
 namespace ns_dist {
 namespace {
@@ -62,49 +60,19 @@ std::uint64_t hash_of(const Operator& op) {
   return hash.value;
 }
 
-// Buckets of a few operators. A bucket's hashes stand together, so that a miss costs one line of memory.
 class CachedCost final : public ComputeCost {
  public:
-  CachedCost(std::unique_ptr<ComputeCost> cost, std::size_t slots)
-      : cost_(std::move(cost)), buckets_(std::bit_ceil(std::max<std::size_t>(slots / kWays, kLocks))) {}
+  CachedCost(std::unique_ptr<ComputeCost> cost, std::size_t slots) : cost_(std::move(cost)), forecasts_(slots) {}
 
   Result<Forecast> forecast(const Operator& op) const override {
-    const std::uint64_t hash = hash_of(op);
-    const std::size_t at = hash & (buckets_.size() - 1);
-    Bucket& bucket = buckets_[at];
-    std::mutex& lock = locks_[at % kLocks];
-    {
-      const std::scoped_lock guard(lock);
-      for (std::size_t way = 0; way < kWays; ++way) {
-        if (bucket.hash[way] == hash && bucket.entry[way] && bucket.entry[way]->op == op) {
-          return bucket.entry[way]->forecast;
-        }
-      }
-    }
-    NS_TRY(const Forecast forecast, cost_->forecast(op));
-    const std::scoped_lock guard(lock);
-    const std::size_t way = bucket.next++ % kWays;
-    bucket.hash[way] = hash, bucket.entry[way] = Entry{op, forecast};
-    return forecast;
+    return forecasts_.find_or_make(op, hash_of(op), [&] { return cost_->forecast(op); });
   }
 
   Result<Explanation> explain(const Operator& op) const override { return cost_->explain(op); }
 
  private:
-  static constexpr std::size_t kLocks = 64, kWays = 4;  // threads rarely meet at one lock
-  struct Entry {
-    Operator op;
-    Forecast forecast;
-  };
-  struct Bucket {
-    std::array<std::uint64_t, kWays> hash{};
-    std::size_t next = 0;
-    std::array<std::optional<Entry>, kWays> entry;
-  };
-
   std::unique_ptr<ComputeCost> cost_;
-  mutable std::array<std::mutex, kLocks> locks_;
-  mutable std::vector<Bucket> buckets_;
+  SetCache<Operator, Forecast> forecasts_;
 };
 
 }  // namespace

@@ -7,25 +7,25 @@
 namespace ns_dist {
 namespace {
 
-// Each field once, for reading, writing and copying: visit(key, member, unit).
-template <class SomeGpu, class Visit>
-void visit_fields(SomeGpu& gpu, const Visit& visit) {
+// Each field once, for reading, writing and copying: visit(key, unit, member of each GPU...).
+template <class Visit, class... SomeGpu>
+void visit_fields(const Visit& visit, SomeGpu&... gpus) {
   using namespace units;
-  visit("vendor", gpu.vendor, 0);
-  visit("architecture", gpu.architecture, 0);
-  visit("compute_capability", gpu.compute_capability, 0);
-  visit("process_nm", gpu.process_nm, 0);
-  visit("sm_count", gpu.sm_count, 0);
-  visit("boost_clock", gpu.boost_clock, Hz);
+  visit("vendor", 0, gpus.vendor...);
+  visit("architecture", 0, gpus.architecture...);
+  visit("compute_capability", 0, gpus.compute_capability...);
+  visit("process_nm", 0, gpus.process_nm...);
+  visit("sm_count", 0, gpus.sm_count...);
+  visit("boost_clock", Hz, gpus.boost_clock...);
   for (const DType dtype : kAllDTypes) {
-    visit("tensor_" + std::string(name_of(dtype)), gpu.tensor[dtype], FLOP / s);
-    visit("vector_" + std::string(name_of(dtype)), gpu.vector[dtype], FLOP / s);
+    visit("tensor_" + std::string(name_of(dtype)), FLOP / s, gpus.tensor[dtype]...);
+    visit("vector_" + std::string(name_of(dtype)), FLOP / s, gpus.vector[dtype]...);
   }
-  visit("memory_type", gpu.memory_type, 0);
-  visit("memory_bandwidth", gpu.memory_bandwidth, B / s);
-  visit("l2_cache", gpu.l2_cache, B);
-  visit("shared_memory_per_sm", gpu.shared_memory_per_sm, B);
-  visit("board_power", gpu.board_power, W);
+  visit("memory_type", 0, gpus.memory_type...);
+  visit("memory_bandwidth", B / s, gpus.memory_bandwidth...);
+  visit("l2_cache", B, gpus.l2_cache...);
+  visit("shared_memory_per_sm", B, gpus.shared_memory_per_sm...);
+  visit("board_power", W, gpus.board_power...);
 }
 
 }  // namespace
@@ -33,32 +33,21 @@ void visit_fields(SomeGpu& gpu, const Visit& visit) {
 Gpu data_sheet_of(const Gpu& gpu) {
   Gpu sheet;
   sheet.id = gpu.id;
-  sheet.vendor = gpu.vendor;
-  sheet.architecture = gpu.architecture;
-  sheet.compute_capability = gpu.compute_capability;
-  sheet.process_nm = gpu.process_nm;
-  sheet.sm_count = gpu.sm_count;
-  sheet.boost_clock = gpu.boost_clock;
-  sheet.tensor = gpu.tensor;
-  sheet.vector = gpu.vector;
-  sheet.memory_type = gpu.memory_type;
-  sheet.memory_bandwidth = gpu.memory_bandwidth;
-  sheet.l2_cache = gpu.l2_cache;
-  sheet.shared_memory_per_sm = gpu.shared_memory_per_sm;
-  sheet.board_power = gpu.board_power;
+  visit_fields([](const std::string&, auto, auto& to, const auto& from) { to = from; }, sheet, gpu);
   sheet.flop_energy = gpu.flop_energy;
   return sheet;
 }
 
 std::string to_json(const Gpu& sheet) {
   nlohmann::ordered_json json;
-  visit_fields(sheet, [&](const std::string& key, const auto& value, auto unit) {
+  const auto write = [&](const std::string& key, auto unit, const auto& value) {
     if constexpr (std::is_same_v<decltype(unit), int>) {
       json[key] = value;
     } else if (value / unit > 0) {  // formats and sizes that the GPU does not have are left out
       json[key] = value / unit;
     }
-  });
+  };
+  visit_fields(write, sheet);
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -71,7 +60,7 @@ Result<Gpu> read_data_sheet(std::string_view text, std::string id, const std::st
   JsonReader reader(root, place, errors);
   Gpu sheet;
   sheet.id = std::move(id);
-  visit_fields(sheet, [&](const std::string& key, auto& value, auto unit) {
+  const auto read = [&](const std::string& key, auto unit, auto& value) {
     using Value = std::remove_reference_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, std::string>) {
       value = reader.text(key);
@@ -80,7 +69,8 @@ Result<Gpu> read_data_sheet(std::string_view text, std::string id, const std::st
     } else {
       value = reader.number(key, 0, kLargest, Presence::kOptional) * unit;
     }
-  });
+  };
+  visit_fields(read, sheet);
   if (errors.empty()) return sheet;
   errors.front().hint = "write the weights anew with this version's ns-dist fit";
   return fail(join(std::move(errors)));

@@ -1,20 +1,42 @@
 #include "algorithms.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace ns_dist::network {
 
-std::span<const Algorithm> algorithms() {
-  static const std::array<const Algorithm*, kAlgorithmCount> order = {
-      &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
-  static const auto table = [] {
-    std::array<Algorithm, order.size()> copies{};
-    std::transform(order.begin(), order.end(), copies.begin(), [](const Algorithm* a) { return *a; });
-    return copies;
+// One file each in algorithms/.
+extern constinit const Algorithm kRing, kTree, kNvls, kNvlsTree, kPat, kDirect, kHierarchical, kHalvingDoubling,
+    kCollnet;
+
+namespace {
+
+constexpr std::array kAlgorithms = {
+    &kRing, &kTree, &kNvls, &kNvlsTree, &kPat, &kDirect, &kHierarchical, &kHalvingDoubling, &kCollnet};
+static_assert(kAlgorithms.size() <= kMostAlgorithms);
+
+}  // namespace
+
+std::span<const Algorithm* const> algorithms() { return kAlgorithms; }
+
+std::string_view method_of(const Algorithm& algorithm, Protocol protocol) {
+  using Methods = std::array<std::string, kProtocolCount>;
+  static const auto kMethods = [] {
+    std::array<Methods, kAlgorithms.size()> methods;
+    for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
+      for (const Protocol each : kProtocols) {
+        methods[i][static_cast<std::size_t>(each)] = fmt::format("{}/{}", kAlgorithms[i]->name, name_of(each));
+      }
+    }
+    return methods;
   }();
-  return table;
+  const auto found = std::find(kAlgorithms.begin(), kAlgorithms.end(), &algorithm);
+  NS_EXPECTS(found != kAlgorithms.end());
+  return kMethods[static_cast<std::size_t>(found - kAlgorithms.begin())][static_cast<std::size_t>(protocol)];
 }
 
 bool can_sweep(const Call& call) {
@@ -48,19 +70,15 @@ namespace {
 // What must come in to the emptiest part of a tier, or leave it, because the other ranks have it or want it: bytes.
 // Zero where that depends on which rank the part has.
 double to_or_from_few(const Call& call, const Tier& tier) {
-  const auto members = static_cast<double>(tier.members);
+  const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
   switch (call.kind) {
     case CollectiveKind::kAllToAll:
-      return call.imbalance * call.copies(tier) * members * (call.ranks() - members) / call.ranks() * call.bytes;
+      return leaving_share(call.kind, parts, members, call.ranks(), call.imbalance * call.copies(tier)) * call.bytes;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kReduceScatter:
-      return (call.ranks() - members) / call.ranks() * call.bytes;
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      return call.bytes;
+      return share_outside(members, call.ranks()) * call.bytes;
     default:
-      return 0;
+      return pattern_of(call.kind) == Pattern::kWholeBuffer ? call.bytes : 0;
   }
 }
 
@@ -91,31 +109,10 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
       bound = std::max(bound, call.copies(tier) * across_half(tier) * size / (link.peak + beyond));
     }
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.max_members);
-    double leaving = 0;
-    switch (call.kind) {
-      case CollectiveKind::kAllReduce:
-        leaving = 2 * (parts - 1) / parts * size;
-        if (link.nvls) leaving = std::min(leaving, (parts + 1) / parts * size);
-        if (link.network() && network_reduces) leaving = std::min(leaving, size);
-        break;
-      case CollectiveKind::kAllGather:
-      case CollectiveKind::kReduceScatter:
-        leaving = (parts - 1) / parts * size;
-        break;
-      case CollectiveKind::kAllToAll:
-        leaving = call.imbalance * call.copies(tier) * members * (ranks - members) / ranks * size;
-        break;
-      case CollectiveKind::kGather:
-      case CollectiveKind::kScatter:
-        leaving = (ranks - members) / ranks * size;
-        break;
-      case CollectiveKind::kBroadcast:
-      case CollectiveKind::kReduce:
-      case CollectiveKind::kSendRecv:
-        leaving = size;
-        break;
-      case CollectiveKind::kBarrier:
-        break;
+    double leaving = leaving_share(call.kind, parts, members, ranks, call.imbalance * call.copies(tier)) * size;
+    if (call.kind == CollectiveKind::kAllReduce) {
+      if (link.nvls) leaving = std::min(leaving, (parts + 1) / parts * size);
+      if (link.network() && network_reduces) leaving = std::min(leaving, size);
     }
     const auto fewest = static_cast<double>(tier.members);
     bound = std::max({bound, leaving / through(members), to_or_from_few(call, tier) / through(fewest)});

@@ -12,6 +12,61 @@
 
 namespace ns_dist::network {
 
+// What each rank of a collective has before or after it.
+enum class Pattern {
+  kWholeBuffer,  // the buffer, or a part that makes one buffer with those of the others
+  kPartEach,     // a part of its own for each other rank: every rank, or one alone
+  kPair,         // one message
+  kNothing,
+};
+
+constexpr Pattern pattern_of(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return Pattern::kWholeBuffer;
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return Pattern::kPartEach;
+    case CollectiveKind::kSendRecv:
+      return Pattern::kPair;
+    case CollectiveKind::kBarrier:
+      return Pattern::kNothing;
+  }
+  return Pattern::kNothing;
+}
+
+// Share of the ranks that are not in a part of so many.
+constexpr double share_outside(double members, double ranks) { return (ranks - members) / ranks; }
+
+// Bytes that leave one part of `members` of the `ranks` in `parts`, over Collective::size. `each`: what a rank of an
+// all-to-all sends, over its share of an even one.
+constexpr double leaving_share(CollectiveKind kind, double parts, double members, double ranks, double each = 1) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return 2 * (parts - 1) / parts;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kReduceScatter:
+      return (parts - 1) / parts;
+    case CollectiveKind::kAllToAll:
+      return each * members * (ranks - members) / ranks;
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return share_outside(members, ranks);
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kSendRecv:
+      return 1;
+    case CollectiveKind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
 // One collective on its place, in plain doubles.
 struct Call {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -97,27 +152,19 @@ struct Algorithm {
   std::string_view name, description;
   bool automatic = true;  // NCCL may choose it; otherwise only on request
   Transport transport = Transport::kMessages;
-  std::array<std::string_view, kProtocolCount> methods;  // "ring/ll", ...: Forecast::method
   bool (*applies)(const Call& call, Protocol protocol);
   Cost (*cost)(const Call& call, Protocol protocol);
   // On a torus: its messages go between neighbors, or it counts their hops. There it may always be chosen.
   bool on_torus = false;
+  bool network_reduces = false;  // SHARP: see bandwidth_bound
 };
 
-inline constexpr std::size_t kAlgorithmCount = 9;
-
 // In the order in which ties are broken.
-std::span<const Algorithm> algorithms();
+std::span<const Algorithm* const> algorithms();
+inline constexpr std::size_t kMostAlgorithms = 16;  // room for them where nothing is allocated
 
-extern const Algorithm kRing;
-extern const Algorithm kTree;
-extern const Algorithm kNvls;
-extern const Algorithm kNvlsTree;
-extern const Algorithm kPat;
-extern const Algorithm kCollnet;
-extern const Algorithm kHalvingDoubling;
-extern const Algorithm kHierarchical;
-extern const Algorithm kDirect;
+// "ring/ll", ...: Forecast::method. Of an entry of algorithms().
+std::string_view method_of(const Algorithm& algorithm, Protocol protocol);
 
 // For algorithms that scatter or gather in one sweep over the tiers: an all-gather, a reduce-scatter or an all-reduce
 // of equally full tiers, and its cost from one sweep's (`once`, with a latency of `path` beyond NCCL's base); an

@@ -6,10 +6,8 @@
 namespace ns_dist::network {
 namespace {
 
-constexpr std::array kAllKinds = {
-    CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
-    CollectiveKind::kBroadcast, CollectiveKind::kReduce,    CollectiveKind::kGather,        CollectiveKind::kScatter,
-    CollectiveKind::kBarrier,   CollectiveKind::kSendRecv};
+// What a kind is measured as: by transport, and whether its elements are integers.
+constexpr std::size_t kKinds = names_of<CollectiveKind>().size(), kRowsOfKind = 2 * kTransports.size();
 
 std::size_t index_of(CollectiveKind kind) { return static_cast<std::size_t>(kind); }
 
@@ -132,20 +130,17 @@ double Corrected::deviation_of(double bytes) const {
 }
 
 CollectiveKind measured_like(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kBarrier:
-      return CollectiveKind::kAllReduce;
-    case CollectiveKind::kBroadcast:
-      return CollectiveKind::kAllGather;
-    case CollectiveKind::kReduce:
-      return CollectiveKind::kReduceScatter;
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kSendRecv:
+  switch (pattern_of(kind)) {
+    case Pattern::kWholeBuffer:
+      if (kind == CollectiveKind::kBroadcast) return CollectiveKind::kAllGather;
+      return kind == CollectiveKind::kReduce ? CollectiveKind::kReduceScatter : kind;
+    case Pattern::kPartEach:
+    case Pattern::kPair:
       return CollectiveKind::kAllToAll;
-    default:
-      return kind;
+    case Pattern::kNothing:
+      return CollectiveKind::kAllReduce;
   }
+  return kind;
 }
 
 Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& cluster) {
@@ -173,13 +168,13 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
 }
 
 std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool integer) {
-  return index_of(kind) * 4 + static_cast<std::size_t>(transport) * 2 + (integer ? 1 : 0);
+  return index_of(kind) * kRowsOfKind + static_cast<std::size_t>(transport) * 2 + (integer ? 1 : 0);
 }
 
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
   const std::string_view family = generation_of(cluster.gpu.architecture);
   // The curves of this link class, by row and number of ranks.
-  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kAllKinds.size() * 4);
+  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kKinds * kRowsOfKind);
   bool any_measured = false;
   for (const CalibrationCurve& curve : calibration.curves) {
     if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostRanks)) continue;
@@ -217,9 +212,10 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
     return others.empty() ? Corrected{} : mean_of(others);
   };
 
-  std::vector<ByRanks> table(kAllKinds.size() * 4);
+  std::vector<ByRanks> table(kKinds * kRowsOfKind);
   bool any = false;
-  for (const CollectiveKind kind : kAllKinds) {
+  for (std::size_t k = 0; k < kKinds; ++k) {
+    const auto kind = static_cast<CollectiveKind>(k);
     for (const Transport transport : kTransports) {
       for (const bool integer : {false, true}) {
         ByRanks& by_ranks = table[row(kind, transport, integer)];

@@ -52,21 +52,15 @@ Estimate inside_nodes(const Call& call, bool with_leaving, const Calibration& ca
   }
   Call alone = call;
   alone.placement = &inside;
-  switch (call.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-      break;  // each rank has the whole buffer
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
+  switch (pattern_of(call.kind)) {
+    case Pattern::kWholeBuffer:
+      break;
+    case Pattern::kPartEach:
       // All that a rank does not keep, as a node alone has it of a larger buffer.
       alone.bytes *= with_leaving ? (1 - 1 / call.ranks()) / (1 - 1 / alone.ranks()) : alone.ranks() / call.ranks();
       break;
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendRecv:
+    case Pattern::kPair:
+    case Pattern::kNothing:
       return {};
   }
   return estimate(alone, {}, calibration);

@@ -102,30 +102,10 @@ std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, c
   for (std::size_t i = 0; i < placement.tier_count; ++i) {
     const network::Tier& tier = placement.tiers[i];
     const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
-    double leaving = 0;  // of one part, in units of the size
-    switch (call.kind) {
-      case CollectiveKind::kAllReduce:
-        leaving = 2 * (parts - 1) / parts;
-        break;
-      case CollectiveKind::kAllGather:
-      case CollectiveKind::kReduceScatter:
-        leaving = (parts - 1) / parts;
-        break;
-      case CollectiveKind::kAllToAll:
-        leaving = call.imbalance * members * (is_network(tier) ? copies : 1) *
-                  (cluster.levels[tier.level].ring ? network::across_half(tier) : (ranks - members) / ranks);
-        break;
-      case CollectiveKind::kGather:
-      case CollectiveKind::kScatter:
-        leaving = (ranks - members) / ranks;
-        break;
-      case CollectiveKind::kBroadcast:
-      case CollectiveKind::kReduce:
-      case CollectiveKind::kSendRecv:
-        leaving = 1;
-        break;
-      case CollectiveKind::kBarrier:
-        break;
+    double leaving = network::leaving_share(call.kind, parts, members, ranks);
+    if (call.kind == CollectiveKind::kAllToAll) {
+      leaving = call.imbalance * members * (is_network(tier) ? copies : 1) *
+                (cluster.levels[tier.level].ring ? network::across_half(tier) : network::share_outside(members, ranks));
     }
     loads[tier.level] = leaving / members * call.size;
   }

@@ -14,6 +14,10 @@ namespace ns_dist::network {
 enum class Protocol { kLl, kLl128, kSimple };
 inline constexpr std::size_t kProtocolCount = 3;
 inline constexpr std::array<Protocol, kProtocolCount> kProtocols = {Protocol::kLl, Protocol::kLl128, Protocol::kSimple};
+constexpr std::string_view name_of(Protocol protocol) {
+  constexpr std::array<std::string_view, kProtocolCount> kNames = {"ll", "ll128", "simple"};
+  return kNames[static_cast<std::size_t>(protocol)];
+}
 
 using PerProtocol = std::array<double, kProtocolCount>;
 constexpr double of(const PerProtocol& values, Protocol protocol) { return values[static_cast<std::size_t>(protocol)]; }

@@ -32,10 +32,10 @@ using network::Protocol;
 using network::Tier;
 
 constexpr std::array<NetworkAlgorithm, network::kProtocolCount> kProtocolTable = {{
-    {"ll", "8-byte stores of 4 bytes of data and a flag: least latency, half the bandwidth"},
-    {"ll128",
+    {network::name_of(Protocol::kLl), "8-byte stores of 4 bytes of data and a flag: least latency, half the bandwidth"},
+    {network::name_of(Protocol::kLl128),
      "128-byte stores with an 8-byte flag: low latency, 0.92 of a ring's bandwidth; needs NVLink's store order"},
-    {"simple", "whole slices and a semaphore: full bandwidth"},
+    {network::name_of(Protocol::kSimple), "whole slices and a semaphore: full bandwidth"},
 }};
 
 std::string names_of(std::span<const NetworkAlgorithm> table) {
@@ -155,10 +155,7 @@ class NetworkModel final : public NetworkCost {
   // there. (In the collectives that are left out, such as rings, a GPU sends its share either to a peer or to another
   // node.)
   static bool leaves_by_pcie(const Call& call) {
-    if (call.kind != CollectiveKind::kAllToAll && call.kind != CollectiveKind::kGather &&
-        call.kind != CollectiveKind::kScatter) {
-      return false;
-    }
+    if (network::pattern_of(call.kind) != network::Pattern::kPartEach) return false;
     return std::any_of(call.placement->begin(), call.placement->end(),
                        [&](const Tier& tier) { return call.link(tier).link_class == network::LinkClass::kPcie; });
   }
@@ -177,7 +174,7 @@ class NetworkModel final : public NetworkCost {
     const Choice& best = answer.choice;
     const Estimate& decides = answer.slower();
     const Cost& cost = decides.choice.cost;
-    const double floor = network::bandwidth_bound(call, best.algorithm->name == network::kCollnet.name);
+    const double floor = network::bandwidth_bound(call, best.algorithm->network_reduces);
     const double latency = std::max(decides.time, floor);
     Forecast forecast;
     forecast.latency = latency * units::s;
@@ -196,7 +193,7 @@ class NetworkModel final : public NetworkCost {
     forecast.high = high * units::s;
     forecast.bound = cost.transfer > cost.latency ? Bound::kBandwidth : Bound::kLatency;
     forecast.utilization = latency > 0 ? floor / latency : 1;
-    forecast.method = best.algorithm->methods[static_cast<std::size_t>(best.protocol)];
+    forecast.method = network::method_of(*best.algorithm, best.protocol);
     constexpr double kLargestMeasured = 1 << 30;  // bytes; a fit knows changes of protocol up to here
     // Where a node decides over several, they were measured only if both it and they were.
     const auto unmeasured = [](const Estimate& by) {
@@ -272,17 +269,17 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
                      bandwidth(call.part_bandwidth(tier) / static_cast<double>(tier.members)),
                      duration(of(link.ring_hop, best.choice.protocol)))});
   }
-  const std::span<const Algorithm> table = network::algorithms();
+  const std::span<const Algorithm* const> table = network::algorithms();
   for (std::size_t i = 0; i < table.size(); ++i) {
     for (const Protocol protocol : network::kProtocols) {
       if (!network::is_allowed(call, allowed_, i, protocol)) continue;
-      const Cost cost = table[i].cost(call, protocol);
-      const bool chosen = best.choice.algorithm == &table[i] && best.choice.protocol == protocol;
-      result.steps.push_back({fmt::format("{}{}", chosen ? "chosen: " : "candidate: ",
-                                          table[i].methods[static_cast<std::size_t>(protocol)]),
-                              duration(cost.time()),
-                              fmt::format("latency {} in {} steps, transfer {}", duration(cost.latency), cost.steps,
-                                          duration(cost.transfer))});
+      const Cost cost = table[i]->cost(call, protocol);
+      const bool chosen = best.choice.algorithm == table[i] && best.choice.protocol == protocol;
+      result.steps.push_back(
+          {fmt::format("{}{}", chosen ? "chosen: " : "candidate: ", network::method_of(*table[i], protocol)),
+           duration(cost.time()),
+           fmt::format("latency {} in {} steps, transfer {}", duration(cost.latency), cost.steps,
+                       duration(cost.transfer))});
     }
   }
   result.forecast = to_forecast(call, best);
@@ -304,8 +301,8 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
 std::span<const NetworkAlgorithm> network_algorithms() {
   static const std::vector<NetworkAlgorithm> table = [] {
     std::vector<NetworkAlgorithm> entries;
-    for (const Algorithm& algorithm : network::algorithms())
-      entries.push_back({algorithm.name, algorithm.description, algorithm.automatic});
+    for (const Algorithm* algorithm : network::algorithms())
+      entries.push_back({algorithm->name, algorithm->description, algorithm->automatic});
     return entries;
   }();
   return table;

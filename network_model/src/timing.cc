@@ -8,10 +8,11 @@
 namespace ns_dist::network {
 
 bool is_allowed(const Call& call, const Allowed& allowed, std::size_t algorithm, Protocol protocol) {
+  const Algorithm& entry = *algorithms()[algorithm];
   const bool torus = call.torus();
-  if (torus && !algorithms()[algorithm].on_torus) return false;
-  return (allowed.algorithm ? *allowed.algorithm == algorithm : torus || algorithms()[algorithm].automatic) &&
-         (!allowed.protocol || *allowed.protocol == protocol) && algorithms()[algorithm].applies(call, protocol);
+  if (torus && !entry.on_torus) return false;
+  return (allowed.algorithm ? *allowed.algorithm == algorithm : torus || entry.automatic) &&
+         (!allowed.protocol || *allowed.protocol == protocol) && entry.applies(call, protocol);
 }
 
 double mean_spread(std::span<const Candidate> candidates) {
@@ -27,20 +28,20 @@ double mean_spread(std::span<const Candidate> candidates) {
 }
 
 Choice choose(const Call& call, const Allowed& allowed, Transport transport) {
-  const std::span<const Algorithm> table = algorithms();
+  const std::span<const Algorithm* const> table = algorithms();
   Choice best;
   // NCCL's constants against measurements: small messages are up to 67 % off, long ones 10 to 25 %.
   constexpr double kLatencySpread = 0.50, kTransferSpread = 0.20;
-  std::array<Candidate, kAlgorithmCount * kProtocolCount> candidates;
+  std::array<Candidate, kMostAlgorithms * kProtocolCount> candidates;
   std::size_t count = 0;
   for (std::size_t i = 0; i < table.size(); ++i) {
-    if (table[i].transport != transport) continue;
+    if (table[i]->transport != transport) continue;
     for (const Protocol protocol : kProtocols) {
       if (!is_allowed(call, allowed, i, protocol)) continue;
-      const Cost cost = table[i].cost(call, protocol);
+      const Cost cost = table[i]->cost(call, protocol);
       const double spread = kLatencySpread * cost.latency + kTransferSpread * cost.transfer;
       candidates[count++] = {cost.time(), spread / cost.time()};
-      if (!best.algorithm || cost.time() < best.cost.time()) best = {&table[i], protocol, cost};
+      if (!best.algorithm || cost.time() < best.cost.time()) best = {table[i], protocol, cost};
     }
   }
   best.spread = mean_spread(std::span(candidates).first(count));

@@ -1,12 +1,10 @@
 #include "cached_network.h"
 
-#include <array>
 #include <bit>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/set_cache.h"
 
 namespace ns_dist {
 namespace {
@@ -25,43 +23,19 @@ std::uint64_t hash_of(const Collective& call) {
 
 class CachedNetwork final : public NetworkCost {
  public:
-  explicit CachedNetwork(std::unique_ptr<NetworkCost> cost) : cost_(std::move(cost)), buckets_(kBuckets) {}
+  explicit CachedNetwork(std::unique_ptr<NetworkCost> cost) : cost_(std::move(cost)), forecasts_(kEntries) {}
 
   Result<Forecast> forecast(const Collective& call) const override {
-    const std::uint64_t hash = hash_of(call);
-    const std::size_t at = hash % kBuckets;
-    Bucket& bucket = buckets_[at];
-    std::mutex& lock = locks_[at % kLocks];
-    {
-      const std::scoped_lock guard(lock);
-      for (const Entry& entry : bucket.entries) {
-        if (entry.known && entry.hash == hash && entry.call == call) return entry.forecast;
-      }
-    }
-    NS_TRY(const Forecast forecast, cost_->forecast(call));
-    const std::scoped_lock guard(lock);
-    bucket.entries[bucket.next++ % kWays] = {true, hash, call, forecast};
-    return forecast;
+    return forecasts_.find_or_make(call, hash_of(call), [&] { return cost_->forecast(call); });
   }
 
   Result<Explanation> explain(const Collective& call) const override { return cost_->explain(call); }
 
  private:
-  static constexpr std::size_t kBuckets = 256, kWays = 4, kLocks = 64;
-  struct Entry {
-    bool known = false;
-    std::uint64_t hash = 0;
-    Collective call;
-    Forecast forecast;
-  };
-  struct Bucket {
-    std::array<Entry, kWays> entries;
-    std::size_t next = 0;
-  };
+  static constexpr std::size_t kEntries = 1024;
 
   std::unique_ptr<NetworkCost> cost_;
-  mutable std::array<std::mutex, kLocks> locks_;
-  mutable std::vector<Bucket> buckets_;
+  SetCache<Collective, Forecast> forecasts_;
 };
 
 }  // namespace

@@ -33,13 +33,14 @@ Cost cost(const Call& call, Protocol) {
 
 }  // namespace
 
-constinit const Algorithm kCollnet = {
-    "collnet",
-    "the network's switches reduce (SHARP); all-reduce, only where asked for, since few clusters have it",
-    false,
-    Transport::kMessages,
-    {"collnet/ll", "collnet/ll128", "collnet/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kCollnet = {
+    .name = "collnet",
+    .description =
+        "the network's switches reduce (SHARP); all-reduce, only where asked for, since few clusters have it",
+    .automatic = false,
+    .applies = applies,
+    .cost = cost,
+    .network_reduces = true,
+};
 
 }  // namespace ns_dist::network

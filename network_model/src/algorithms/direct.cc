@@ -12,15 +12,9 @@ namespace {
 constexpr double kOwnShare = 0.35;
 
 bool applies(const Call& call, Protocol protocol) {
-  switch (call.kind) {
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kSendRecv:
-      return protocol != Protocol::kLl128;  // NCCL's p2p has LL and Simple only
-    default:
-      return false;
-  }
+  const Pattern pattern = pattern_of(call.kind);
+  return (pattern == Pattern::kPartEach || pattern == Pattern::kPair) &&
+         protocol != Protocol::kLl128;  // NCCL's p2p has LL and Simple only
 }
 
 Cost cost(const Call& call, Protocol protocol) {
@@ -86,14 +80,12 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kDirect = {
-    "direct",
-    "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
-    true,
-    Transport::kMessages,
-    {"direct/ll", "direct/ll128", "direct/simple"},
-    applies,
-    cost,
-    true};
+extern constinit const Algorithm kDirect = {
+    .name = "direct",
+    .description = "every rank exchanges with its peers directly; all-to-all, gather, scatter, send and receive",
+    .applies = applies,
+    .cost = cost,
+    .on_torus = true,
+};
 
 }  // namespace ns_dist::network

@@ -34,13 +34,13 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kHalvingDoubling = {
-    "halving-doubling",
-    "recursive halving and doubling; powers of two; only on request, NCCL has it not (Thakur et al. 2005)",
-    false,
-    Transport::kMessages,
-    {"halving-doubling/ll", "halving-doubling/ll128", "halving-doubling/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kHalvingDoubling = {
+    .name = "halving-doubling",
+    .description =
+        "recursive halving and doubling; powers of two; only on request, NCCL has it not (Thakur et al. 2005)",
+    .automatic = false,
+    .applies = applies,
+    .cost = cost,
+};
 
 }  // namespace ns_dist::network

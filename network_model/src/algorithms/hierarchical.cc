@@ -27,14 +27,14 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kHierarchical = {
-    "hierarchical",
-    "a ring on each level, each on the share that the level below left; only on request (Cho et al. 2019)",
-    false,
-    Transport::kMessages,
-    {"hierarchical/ll", "hierarchical/ll128", "hierarchical/simple"},
-    applies,
-    cost,
-    true};
+extern constinit const Algorithm kHierarchical = {
+    .name = "hierarchical",
+    .description =
+        "a ring on each level, each on the share that the level below left; only on request (Cho et al. 2019)",
+    .automatic = false,
+    .applies = applies,
+    .cost = cost,
+    .on_torus = true,
+};
 
 }  // namespace ns_dist::network

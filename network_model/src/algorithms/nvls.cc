@@ -21,13 +21,12 @@ Cost cost(const Call& call, Protocol) {
 
 }  // namespace
 
-constinit const Algorithm kNvls = {
-    "nvls",
-    "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
-    true,
-    Transport::kSwitch,
-    {"nvls/ll", "nvls/ll128", "nvls/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kNvls = {
+    .name = "nvls",
+    .description = "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
+    .transport = Transport::kSwitch,
+    .applies = applies,
+    .cost = cost,
+};
 
 }  // namespace ns_dist::network

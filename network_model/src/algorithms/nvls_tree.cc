@@ -38,13 +38,12 @@ Cost cost(const Call& call, Protocol) {
 
 }  // namespace
 
-constinit const Algorithm kNvlsTree = {
-    "nvls-tree",
-    "the NVSwitch reduces inside each node, double trees between nodes; all-reduce (NCCL 2.18)",
-    true,
-    Transport::kSwitch,
-    {"nvls-tree/ll", "nvls-tree/ll128", "nvls-tree/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kNvlsTree = {
+    .name = "nvls-tree",
+    .description = "the NVSwitch reduces inside each node, double trees between nodes; all-reduce (NCCL 2.18)",
+    .transport = Transport::kSwitch,
+    .applies = applies,
+    .cost = cost,
+};
 
 }  // namespace ns_dist::network

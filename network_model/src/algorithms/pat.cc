@@ -36,13 +36,11 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kPat = {
-    "pat",
-    "parallel aggregated trees; all-gather and reduce-scatter with one GPU a node (NCCL 2.23)",
-    true,
-    Transport::kMessages,
-    {"pat/ll", "pat/ll128", "pat/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kPat = {
+    .name = "pat",
+    .description = "parallel aggregated trees; all-gather and reduce-scatter with one GPU a node (NCCL 2.23)",
+    .applies = applies,
+    .cost = cost,
+};
 
 }  // namespace ns_dist::network

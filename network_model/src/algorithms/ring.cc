@@ -14,17 +14,7 @@ namespace {
 constexpr double kOwnShare = 0.65;
 
 bool applies(const Call& call, Protocol) {
-  switch (call.kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kBarrier:
-      return true;
-    default:
-      return false;
-  }
+  return pattern_of(call.kind) == Pattern::kWholeBuffer || call.kind == CollectiveKind::kBarrier;
 }
 
 Cost cost(const Call& call, Protocol protocol) {
@@ -72,14 +62,13 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kRing = {
-    "ring",
-    "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
-    true,
-    Transport::kMessages,
-    {"ring/ll", "ring/ll128", "ring/simple"},
-    applies,
-    cost,
-    true};
+extern constinit const Algorithm kRing = {
+    .name = "ring",
+    .description =
+        "every rank sends to the next; n - 1 steps of reduce-scatter and of all-gather (Patarasuk and Yuan 2009)",
+    .applies = applies,
+    .cost = cost,
+    .on_torus = true,
+};
 
 }  // namespace ns_dist::network

@@ -32,13 +32,11 @@ Cost cost(const Call& call, Protocol protocol) {
 
 }  // namespace
 
-constinit const Algorithm kTree = {
-    "tree",
-    "double binary tree between nodes, chain inside; all-reduce only (Sanders, Speck and Traeff 2009)",
-    true,
-    Transport::kMessages,
-    {"tree/ll", "tree/ll128", "tree/simple"},
-    applies,
-    cost};
+extern constinit const Algorithm kTree = {
+    .name = "tree",
+    .description = "double binary tree between nodes, chain inside; all-reduce only (Sanders, Speck and Traeff 2009)",
+    .applies = applies,
+    .cost = cost,
+};
 
 }  // namespace ns_dist::network

@@ -270,13 +270,13 @@ CalibrationCurve curve_of(const GroupKey& key) {
 // Knot coordinates of the modeled times at which the modeled choice changes, 512 B to 1 GiB.
 std::vector<double> switches_of(network::Call call, network::Transport transport) {
   std::vector<double> switches;
-  const char* method = nullptr;
+  std::string_view method;
   constexpr double kFinest = 1.0 / 32;  // octaves
   for (double octave = 9; octave <= 30; octave += kFinest) {
     call.bytes = std::exp2(octave);
     const network::Choice choice = network::choose(call, {}, transport);
-    const char* next = choice.algorithm->methods[static_cast<std::size_t>(choice.protocol)].data();
-    if (method && next != method) switches.push_back(network::knot_coordinate(choice.cost.time()));
+    const std::string_view next = network::method_of(*choice.algorithm, choice.protocol);
+    if (!method.empty() && next != method) switches.push_back(network::knot_coordinate(choice.cost.time()));
     method = next;
   }
   return switches;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "algorithms.h"
 #include "ns_dist/internal/number_from.h"
 #include "wording.h"
 
@@ -129,22 +130,9 @@ std::vector<std::string> to_fields(const CollectiveAnswer& answer) {
 }
 
 double bus_bandwidth_gbs(CollectiveKind kind, std::int64_t ranks, Bytes size, Seconds latency) {
-  const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-  double factor = 1;
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      factor = 2 * share;
-      break;
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-      factor = share;
-      break;
-    default:
-      break;
-  }
+  // What leaves a rank; of a barrier, its buffer.
+  const auto parts = static_cast<double>(ranks);
+  const double factor = kind == CollectiveKind::kBarrier ? 1 : network::leaving_share(kind, parts, 1, parts);
   return factor * (size / latency) / (units::GB / units::s);
 }
 
