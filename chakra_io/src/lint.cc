@@ -173,21 +173,13 @@ class Lint {
   }
   void check_algorithm(Rank rank, const FlatNode& node, TraceCollective collective) {
     if (!options_.system || !told_algorithms_.insert(collective).second) return;
-    const auto& [kind, name] = wanted(collective);
+    const FeederKind& feeder = checked_kind(collective);
     for (const AstraDimension& dimension : options_.system->dimensions) {
-      if (!dimension.algorithm.of(kind).empty()) return;
+      if (!dimension.algorithm.of(feeder.kind).empty()) return;
     }
     report({rank, node.id, std::string(node.name),
             fmt::format("{}: the system json has no \"{}-implementation\", and ASTRA-Sim stops",
-                        kCollectiveNames[static_cast<std::size_t>(collective)], name)});
-  }
-
-  // The kind of a collective, and how the system json spells it.
-  static std::pair<CollectiveKind, const char*> wanted(TraceCollective collective) {
-    return collective == TraceCollective::kAllGather       ? std::pair(CollectiveKind::kAllGather, "all-gather")
-           : collective == TraceCollective::kReduceScatter ? std::pair(CollectiveKind::kReduceScatter, "reduce-scatter")
-           : collective == TraceCollective::kAllToAll      ? std::pair(CollectiveKind::kAllToAll, "all-to-all")
-                                                           : std::pair(CollectiveKind::kAllReduce, "all-reduce");
+                        kCollectiveNames[static_cast<std::size_t>(collective)], feeder.key)});
   }
 
   // What does not run on so many members: told once of each kind and number.
@@ -209,7 +201,7 @@ class Lint {
         tell(fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim crashes", algorithm, count));
       }
     };
-    const CollectiveKind kind = wanted(facts.collective).first;
+    const CollectiveKind kind = checked_kind(facts.collective).kind;
     if (all && system.dimensions.front().algorithm.of(kind).starts_with("one")) {  // over all dimensions at once
       check(system.dimensions.front().algorithm.of(kind), members);
     } else if (all) {
@@ -301,7 +293,7 @@ class Lint {
         break;
       case TraceNodeType::kCollective: {
         ++report_.collectives;
-        if (facts->collective == TraceCollective::kBroadcast || replay_only()) {
+        if (!checked_kind(facts->collective).meets() || replay_only()) {
           look_at_first(node, false, &first_communication_);
           break;
         }
@@ -451,7 +443,7 @@ class Lint {
     const auto add = [&](const FlatNode& node) {
       const Result<NodeFacts> facts = facts_of(node, rank);
       if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return true;
-      if (facts->collective != TraceCollective::kBroadcast) out.emplace_back(node.id, *facts);
+      if (checked_kind(facts->collective).meets()) out.emplace_back(node.id, *facts);
       return true;
     };
     if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();

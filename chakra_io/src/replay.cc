@@ -340,7 +340,7 @@ class Replay {
       Channel& channel = channels_[{node.tag, node.peer, rank, node.size}];
       channel.receiving.push_back(index);
       match(rank, &channel);
-    } else if (node.type == TraceNodeType::kCollective && node.collective != TraceCollective::kBroadcast) {
+    } else if (node.type == TraceNodeType::kCollective && checked_kind(node.collective).meets()) {
       meet(rank, index);
     } else if (node.type == TraceNodeType::kSend && options_.network.message) {
       const Result<std::int64_t> time = options_.network.message(rank, node.peer, node.size);
@@ -399,24 +399,11 @@ class Replay {
       time_of(arrival.rank) = static_cast<std::int64_t>(at(arrival.rank, arrival.node).start - base);
     }
     const Result<void> priced =
-        options_.network.collective(kind_of(node.collective), node.size, group.listed, std::span(times_));
+        options_.network.collective(checked_kind(node.collective).kind, node.size, group.listed, std::span(times_));
     if (!priced) return stop(priced.error(), meeting.arrived.back().rank, node);
     for (const Arrival& arrival : meeting.arrived) {
       schedule_at(arrival.rank, arrival.node,
                   base + static_cast<Nanoseconds>(std::max<std::int64_t>(0, time_of(arrival.rank))));
-    }
-  }
-
-  static CollectiveKind kind_of(TraceCollective collective) {
-    switch (collective) {
-      case TraceCollective::kAllGather:
-        return CollectiveKind::kAllGather;
-      case TraceCollective::kReduceScatter:
-        return CollectiveKind::kReduceScatter;
-      case TraceCollective::kAllToAll:
-        return CollectiveKind::kAllToAll;
-      default:
-        return CollectiveKind::kAllReduce;  // check_node lets no other pass
     }
   }
 

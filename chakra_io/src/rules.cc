@@ -36,21 +36,11 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
   NS_TRY(const std::int64_t kind,
          required(in.comm_type, "comm_type", 0, static_cast<std::int64_t>(kCollectiveNames.size()) - 1));
   node->collective = static_cast<TraceCollective>(kind);
-  switch (node->collective) {
-    case TraceCollective::kAllReduce:
-    case TraceCollective::kAllGather:
-    case TraceCollective::kAllToAll:
-    case TraceCollective::kReduceScatter:
-      break;
-    case TraceCollective::kBroadcast:
-      return {};  // each rank for itself, for its duration
-    case TraceCollective::kReduce:
-    case TraceCollective::kGather:
-    case TraceCollective::kScatter:
-    case TraceCollective::kReduceScatterBlock:
-    case TraceCollective::kBarrier:
-      return wrong(fmt::format("{} is not supported by the feeder", kCollectiveNames[static_cast<std::size_t>(kind)]));
+  const FeederKind* feeder = feeder_kind(node->collective);
+  if (feeder == nullptr) {
+    return wrong(fmt::format("{} is not supported by the feeder", kCollectiveNames[static_cast<std::size_t>(kind)]));
   }
+  if (!feeder->meets()) return {};
   if (in.has_group == FlatNode::Text::kWrong) return wrong("attribute pg_name is no string; the feeder aborts");
   if (in.has_group == FlatNode::Text::kText) {
     const std::string_view text = in.group;

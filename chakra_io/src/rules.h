@@ -1,6 +1,7 @@
 // What ASTRA-Sim's feeder demands of a node by itself.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -9,12 +10,48 @@
 #include <vector>
 
 #include "flat_node.h"
+#include "ns_dist/collective.h"
 
 namespace ns_dist::chakra {
 
 inline constexpr std::array<std::string_view, 10> kCollectiveNames = {
     "ALL_REDUCE", "REDUCE",         "ALL_GATHER",           "GATHER", "SCATTER", "BROADCAST",
     "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER"};
+// A kind of collective that the feeder runs: in traces, in graphs, and in the system json, whose "KEY-implementation"
+// names the algorithm.
+struct FeederKind {
+  TraceCollective trace = TraceCollective::kAllReduce;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::string_view key;  // empty: none is looked up, and each rank waits for itself, for the node's duration
+
+  constexpr bool meets() const { return !key.empty(); }
+};
+inline constexpr std::array<FeederKind, 5> kFeederKinds = {
+    {{TraceCollective::kAllReduce, CollectiveKind::kAllReduce, "all-reduce"},
+     {TraceCollective::kAllGather, CollectiveKind::kAllGather, "all-gather"},
+     {TraceCollective::kReduceScatter, CollectiveKind::kReduceScatter, "reduce-scatter"},
+     {TraceCollective::kAllToAll, CollectiveKind::kAllToAll, "all-to-all"},
+     {TraceCollective::kBroadcast, CollectiveKind::kBroadcast, ""}}};
+
+// Null: the feeder does not run it.
+constexpr const FeederKind* feeder_kind(TraceCollective trace) {
+  const auto* found = std::find_if(kFeederKinds.begin(), kFeederKinds.end(),
+                                   [trace](const FeederKind& each) { return each.trace == trace; });
+  return found == kFeederKinds.end() ? nullptr : found;
+}
+constexpr const FeederKind* feeder_kind(CollectiveKind kind) {
+  const auto* found = std::find_if(kFeederKinds.begin(), kFeederKinds.end(),
+                                   [kind](const FeederKind& each) { return each.kind == kind; });
+  return found == kFeederKinds.end() ? nullptr : found;
+}
+
+// Of a node that check_node lets pass.
+inline const FeederKind& checked_kind(TraceCollective trace) {
+  const FeederKind* found = feeder_kind(trace);
+  NS_EXPECTS(found != nullptr);
+  return *found;
+}
+
 inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
 
 struct GroupMembers {

@@ -12,6 +12,7 @@
 
 #include "kernel_work.h"
 #include "ns_dist/astra_network.h"
+#include "rules.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -20,24 +21,6 @@ constexpr std::uint32_t kLargestTag = 500'000'000 - 1;  // the feeder takes tags
 
 Error graph_error(std::string message, std::string expected = {}, std::string hint = {}) {
   return {ErrorCode::kInvalidInput, std::move(message), "execution graph", std::move(expected), std::move(hint), {}};
-}
-
-bool runs_in_feeder(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kBroadcast:
-      return true;
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendRecv:
-      return false;
-  }
-  return false;
 }
 
 // What a work item is in a trace.
@@ -112,7 +95,7 @@ class Lowering {
         for (const Collective& part : astra_exchanges(*collective, node_gpus_)) {
           out.parts.push_back(canonical(part.group));
         }
-        if (!runs_in_feeder(collective->kind) && !out.ring) {
+        if (feeder_kind(collective->kind) == nullptr && !out.ring) {
           return fail(graph_error(
               fmt::format("ASTRA-Sim cannot run the {} \"{}\"", name_of(collective->kind), item.name),
               "all_reduce, all_gather, reduce_scatter, all_to_all or broadcast, or a message between stages"));

@@ -10,6 +10,7 @@
 #include "ns_dist/astra_network.h"
 #include "ns_dist/files.h"
 #include "ns_dist/operator_text.h"
+#include "rules.h"
 #include "stage_programs.h"
 #include "wire.h"
 
@@ -47,24 +48,9 @@ std::int64_t whole_bytes(double bytes) {
 }
 
 TraceCollective trace_kind(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return TraceCollective::kAllGather;
-    case CollectiveKind::kReduceScatter:
-      return TraceCollective::kReduceScatter;
-    case CollectiveKind::kAllToAll:
-      return TraceCollective::kAllToAll;
-    case CollectiveKind::kBroadcast:
-      return TraceCollective::kBroadcast;
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kSendRecv:
-      break;
-  }
-  return TraceCollective::kAllReduce;  // lower() lets no other kind pass
+  const FeederKind* found = feeder_kind(kind);
+  NS_EXPECTS(found != nullptr);  // lower() lets no other kind pass
+  return found->trace;
 }
 
 // Whole units for durations that are not whole, so that a lane's running total is never off by more than half a unit.
