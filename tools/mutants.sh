@@ -343,7 +343,7 @@ up-projections are made again behind the attention's gradient|parallelism/src/bl
 a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism
 multi-token prediction sends nothing of its own|parallelism/src/planner.cc|s@1 + predictions@1 + 0 * predictions@|unit_parallelism
 experts' replicas make any sets|parallelism/src/check_plan.cc|s@model.moe \&\& all %@model.moe \&\& 0 * all %@|unit_parallelism
-a search writes no layout|simulator/src/search.cc|s@write_division(scenario);@@|unit_simulator
+a search writes no layout|simulator/src/search.cc|s@!layout.empty()@layout.size() > 9999@|unit_simulator
 a framework's schedule keeps what it forbids|simulator/src/scenario.cc|s@scenario.plan.overlap_ep = false;@@|unit_simulator
 delayed scaling recomputes norms|simulator/src/scenario_fields.cc|s@if (!delayed) modules@if (!delayed + 1) modules@|unit_simulator
 END

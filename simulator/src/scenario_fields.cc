@@ -277,18 +277,14 @@ std::string value_of(const Scenario& scenario, std::string_view field) {
   return text;
 }
 
-void write_division(Scenario& scenario) {
+std::string wanted_layout(const Scenario& scenario) {
   const auto broken = [&](const auto& is) {
     return std::any_of(scenario.framework_only.begin(), scenario.framework_only.end(),
                        [&](const FieldLimit& limit) { return is(limit) && breaks(limit, scenario); });
   };
   // A schedule that the framework does not have divides layers as it likes.
   const bool foreign = broken([](const FieldLimit& limit) { return limit.field == "plan/schedule"; });
-  if (foreign || !broken(wants_layout) || !divides_evenly(scenario.plan)) return;
-  scenario.plan.pipeline_layout.text = division_text(scenario);
-}
-
-std::string division_text(const Scenario& scenario) {
+  if (foreign || !broken(wants_layout) || !divides_evenly(scenario.plan)) return "";
   const auto ranges = divide_layers(scenario.model, scenario.plan);
   if (!ranges) return "";
   std::vector<PositionParts> parts;

@@ -42,12 +42,11 @@ bool breaks(const FieldLimit& limit, const Scenario& scenario);
 // Whether the framework of `before` has what is changed in `after`.
 bool framework_has(const Scenario& before, const Scenario& after);
 
-// The plan's division of layers as the text of a layout; "" where they cannot be divided.
+// Whether a framework wants the division of layers written as a layout where that is broken.
 inline constexpr std::string_view kLayoutField = "plan/pipeline_layout", kEvenLayout = "even";
-std::string division_text(const Scenario& scenario);
-// Whether a framework wants it written where that is broken; and writes it into the plan there.
 bool wants_layout(const FieldLimit& limit);
-void write_division(Scenario& scenario);
+// The plan's division of layers as the text of a layout, where its framework wants that and it has none; otherwise "".
+std::string wanted_layout(const Scenario& scenario);
 
 // Whether the schedule has enough microbatches to fill its stages, where it needs them (Megatron-Core,
 // pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: else a ValueError).

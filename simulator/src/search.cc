@@ -825,7 +825,9 @@ class Search {
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
       Scenario scenario = scenario_of(plan, base_);
-      write_division(scenario);
+      if (std::string layout = wanted_layout(scenario); !layout.empty()) {
+        scenario.plan.pipeline_layout.text = std::move(layout);
+      }
       SearchAnswer answer;
       answer.why = why;
       NS_TRY(answer.assignments, assignments_of(plan, scenario));

@@ -237,16 +237,14 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
   // Who says how many the first or the last stage has, wants that.
   if (divides_without_rest(scenario.model, scenario.plan)) return std::nullopt;
   const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());
-  Scenario written = scenario;
-  write_division(written);
+  const std::string layout = wanted_layout(scenario);
   return Warning{
       "uneven_stages",
-      fmt::format("{} layers over {} {}: some hold {} more, the others wait for them{}", scenario.model.layers, parts,
-                  parts == scenario.plan.pp ? "stages" : "model chunks",
-                  more == 1 ? "one layer" : fmt::format("up to {} layers", more),
-                  written.plan == scenario.plan ? ""
-                                                : fmt::format("; {} asks for it as {}={}", scenario.framework,
-                                                              kLayoutField, written.plan.pipeline_layout.text))};
+      fmt::format(
+          "{} layers over {} {}: some hold {} more, the others wait for them{}", scenario.model.layers, parts,
+          parts == scenario.plan.pp ? "stages" : "model chunks",
+          more == 1 ? "one layer" : fmt::format("up to {} layers", more),
+          layout.empty() ? "" : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField, layout))};
 }
 
 bool has_dense_mlp(const Model& model) {

@@ -974,6 +974,26 @@ TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
   EXPECT_FALSE(warned("jax", 0, "on"));
 }
 
+// The messages of these warnings, joined.
+std::string told_of(std::string_view code, const ScenarioSpec& spec) {
+  std::string texts;
+  const auto report = simulate(*resolve(spec, Catalog::built_in()));
+  EXPECT_TRUE(report) << to_text(report.error());
+  for (const Warning& each : report->warnings) {
+    if (each.code == code) texts += each.message;
+  }
+  return texts;
+}
+
+// Qwen3 30B-A3B with a rank for each eighth of its experts, and what `set` changes.
+ScenarioSpec of_experts(std::int64_t batch, std::initializer_list<Assignment> set) {
+  ScenarioSpec spec;
+  spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", batch);
+  spec.set("training/sequence", 1024);
+  for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
+  return spec;
+}
+
 // Full recomputation and graphs of parts, which megatron-core has each, it has not together; what others have is
 // theirs.
 TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
@@ -981,12 +1001,7 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
     ScenarioSpec spec;
     spec.set("model", "gpt2").set("framework", framework).set("training/global_batch", 8);
     spec.set("plan/recompute", recompute).set("host/cuda_graphs", graphs);
-    std::string texts;
-    const auto report = simulate(*resolve(spec, Catalog::built_in()));
-    for (const Warning& each : report->warnings) {
-      if (each.code == "not_in_framework") texts += each.message;
-    }
-    return texts;
+    return told_of("not_in_framework", spec);
   };
   EXPECT_EQ(warned("megatron-core", "full", "attn"),
             "megatron-core has no host/cuda_graphs=attn with plan/recompute=full");
@@ -999,17 +1014,7 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
 // Pairs of settings that Megatron-Core refuses, and their neighbors that it has.
 TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
   const auto warned = [](std::initializer_list<Assignment> set) {
-    ScenarioSpec spec;
-    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 64);
-    spec.set("training/sequence", 1024);
-    for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
-    std::string texts;
-    const auto report = simulate(*resolve(spec, Catalog::built_in()));
-    EXPECT_TRUE(report) << to_text(report.error());
-    for (const Warning& each : report->warnings) {
-      if (each.code == "not_in_framework") texts += each.message;
-    }
-    return texts;
+    return told_of("not_in_framework", of_experts(64, set));
   };
   const Assignment stages = {"plan/pp", "2"}, gathers = {"plan/overlap_param_gather", "on"},
                    fp8 = {"training/dtype", "fp8"}, norms = {"plan/recompute", "selective:layernorm"},
@@ -1040,11 +1045,7 @@ TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
 // Settings that a user names and that change nothing, as of modules that the model does not have.
 TEST(Simulate, TellsOfSettingsWithoutEffect) {
   const auto told = [](std::initializer_list<Assignment> set) {
-    ScenarioSpec spec;
-    spec.set("model", "qwen3-30b-a3b").set("plan/dp", 8).set("plan/ep", 8).set("training/global_batch", 8);
-    spec.set("training/sequence", 1024);
-    for (const Assignment& each : set) spec.set(each.field, std::string_view(each.text));
-    return messages_of(*resolve(spec, Catalog::built_in()), "without_effect");
+    return messages_of(*resolve(of_experts(8, set), Catalog::built_in()), "without_effect");
   };
   using ::testing::ElementsAre;
   using ::testing::HasSubstr;
