@@ -263,7 +263,7 @@ short forecasts lie in their interval|validation/src/error_table.cc|s@row->low <
 others are judged by their own forecasts|validation/src/error_table.cc|s@found->second / row->measured - 1@row->measured / found->second - 1@|unit_validation
 the baseline takes the sum of utilizations|validation/src/run_suite.cc|s@(sum / static_cast<double>(all.size()))@(sum / std::min(1.0, static_cast<double>(all.size())))@|unit_validation
 each run of a publication has a vote|validation/src/left_out_constants.cc|s@const double weight = 1 / counts\[judged.run->publication\];@const double weight = 1 / std::min(1.0, static_cast<double>(counts[judged.run->publication]));@|unit_validation
-experts have replicas only where other layers have|core/include/ns_dist/parallel_plan.h|s@return all > 1 .. all \* plan.tp.*;@return all > 1;@|unit_parallelism property_parallelism
+experts have replicas only where other layers have|core/include/ns_dist/parallel_plan.h|s@return replicas(plan, false) > 1 .. replicas(plan, true) > 1;@return replicas(plan, false) > 1;@|unit_parallelism property_parallelism
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
 a cast of an output is all that attention keeps|parallelism/src/blocks/attention.cc|s@!blocks::may_keep_originals(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism

@@ -66,14 +66,6 @@ struct Checker {
   }
 };
 
-template <class Value>
-bool has_layers(const Model& model, Value LayerKind::*member, Value value) {
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    if (layer_kind(model, layer).*member == value) return true;
-  }
-  return false;
-}
-
 // What tensor parallelism divides: heads, widths and tokens.
 class TensorParts {
  public:

@@ -86,11 +86,6 @@ double updated_parameters(const RankParameters& held, const ParallelPlan& plan) 
          held.experts / static_cast<double>(sharing_replicas(plan, true));
 }
 
-std::int64_t replicas(const ParallelPlan& plan, bool experts) {
-  const std::int64_t all = plan.dp * plan.cp;
-  return experts ? all * plan.tp / expert_tp(plan) / plan.ep : all;
-}
-
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts) {
   const std::int64_t all = replicas(plan, experts);
   if (plan.shard == 0) return all;

@@ -91,9 +91,7 @@ inline Bytes gradient_size(const ParallelPlan& plan, DType dtype) { return size_
 // Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
-// Ranks with the same parameters, of layers without experts or of experts.
-std::int64_t replicas(const ParallelPlan& plan, bool experts);
-// Of these, ranks that share one copy of what ZeRO spreads.
+// Of replicas(plan, experts), ranks that share one copy of what ZeRO spreads.
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts);
 
 // The kinds of layers that a model has, in the order of their first layers.

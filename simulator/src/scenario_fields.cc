@@ -310,10 +310,10 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
 std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t times) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<std::int64_t> sizes;
-  const std::int64_t replicas = plan.dp * plan.cp, of_experts = replicas * plan.tp / expert_tp(plan) / plan.ep;
-  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < replicas;
+  const std::int64_t all = replicas(plan, false);
+  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < all;
        size *= times) {
-    if (replicas % size != 0 || (scenario.model.moe && of_experts % (replicas / size) != 0)) continue;
+    if (all % size != 0 || (scenario.model.moe && replicas(plan, true) % (all / size) != 0)) continue;
     sizes.push_back(size);
   }
   return sizes;

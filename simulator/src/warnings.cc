@@ -247,13 +247,6 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
           layout.empty() ? "" : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField, layout))};
 }
 
-bool has_dense_mlp(const Model& model) {
-  for (std::int64_t i = 0; i < model.layers; ++i) {
-    if (layer_kind(model, i).feed_forward == FeedForward::kDense) return true;
-  }
-  return false;
-}
-
 // Options that change nothing in this plan, or cost time for nothing. `layers`: of each position.
 void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t>& layers,
                         std::vector<Warning>& found) {
@@ -330,7 +323,7 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
   if (has(RecomputeModule::kSharedExperts) && scenario.model.moe && scenario.model.moe->shared_experts == 0) {
     add("shared_experts in plan/recompute", "the model has no shared experts");
   }
-  if (has(RecomputeModule::kMlp) && !has_dense_mlp(scenario.model)) {
+  if (has(RecomputeModule::kMlp) && !has_layers(scenario.model, &LayerKind::feed_forward, FeedForward::kDense)) {
     add("mlp in plan/recompute", "all layers have experts");
   }
   if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {

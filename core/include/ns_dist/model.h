@@ -148,6 +148,14 @@ Result<Model> first_layers(Model model, std::int64_t layers);
 
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
+// Whether some layer has this value, as in has_layers(model, &LayerKind::feed_forward, FeedForward::kDense).
+template <class Value>
+bool has_layers(const Model& model, Value LayerKind::*member, Value value) {
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (layer_kind(model, layer).*member == value) return true;
+  }
+  return false;
+}
 // Errors: a layer_pattern that has not one letter for each layer, or letters for what the model does not have.
 Result<void> check_pattern(const Model& model);
 // Mistakes that no single number tells, each with a key of models as its place ("moe/top_k"); a wrong pattern, too.

@@ -198,13 +198,15 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
 
 // Tensor-parallel ranks of one expert.
 constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
+// Ranks that hold the same weights, of experts or of all else. Of plans whose degrees are positive.
+constexpr std::int64_t replicas(const ParallelPlan& plan, bool experts) {
+  const std::int64_t all = plan.dp * plan.cp;
+  return experts ? all * plan.tp / expert_tp(plan) / plan.ep : all;
+}
 // Whether several ranks hold the same weights. Context-parallel ranks do, too. Experts may have replicas where layers
 // without experts have none: ranks of their tensor-parallel group, where an expert is split over fewer. Of plans whose
 // degrees are positive.
-constexpr bool has_replicas(const ParallelPlan& plan) {
-  const std::int64_t all = plan.dp * plan.cp;
-  return all > 1 || all * plan.tp / expert_tp(plan) / plan.ep > 1;
-}
+constexpr bool has_replicas(const ParallelPlan& plan) { return replicas(plan, false) > 1 || replicas(plan, true) > 1; }
 
 // ZeRO-3 that holds whole weights and sums of gradients from the first to the last pass of a step, as ZeRO-1 does.
 constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
