@@ -56,7 +56,7 @@ void append_excerpt(const nlohmann::ordered_json& value, std::string& text) {
   text += object ? '}' : ']';
 }
 
-constexpr std::size_t kMostKeys = 50'000;
+constexpr std::size_t kMostKeys = 10'000;
 
 // Builds the tree in one pass, and ends at what nlohmann's parser lets through.
 struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
