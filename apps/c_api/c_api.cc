@@ -36,8 +36,7 @@ using namespace ns_dist;
 namespace {
 
 tl::unexpected<Error> wrong(std::string message, std::string where, std::string expected, std::string hint = "") {
-  return fail(
-      {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+  return fail({ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint)});
 }
 
 // Of this thread alone: the system gives a thread's id to another one when it has ended.

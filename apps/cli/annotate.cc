@@ -96,12 +96,8 @@ Result<Unfinished> folder_beside(const std::filesystem::path& path) {
     std::optional<Unfinished> folder = Unfinished::folder(in / fmt::format(".ns-dist-{}-{}", ::getpid(), number));
     if (folder) return *std::move(folder);
     if (errno == EEXIST) continue;
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("cannot be written: {}", std::strerror(errno)),
-                 path.string(),
-                 "a path that can be written",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("cannot be written: {}", std::strerror(errno)), path.string(),
+                 "a path that can be written"});
   }
 }
 
@@ -197,12 +193,8 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
   NS_TRY_VOID(check_is_file({"--output", request.output}, "a folder for several traces", ""));
   const std::filesystem::path read = traces.prefix.has_parent_path() ? traces.prefix.parent_path() : ".";
   if (std::error_code none; std::filesystem::equivalent(read, request.output, none)) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is the folder that is read", request.output),
-                 "--output",
-                 "another folder",
-                 "the traces would be overwritten",
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" is the folder that is read", request.output), "--output",
+                 "another folder", "the traces would be overwritten"});
   }
   const std::size_t files = done.files = traces.files.size();
   NS_TRY(ExportFolder folder, ExportFolder::open(request.output, traces.prefix.filename().string(),
@@ -219,7 +211,7 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
     std::error_code failed;
     if (std::filesystem::exists(from, failed)) std::filesystem::copy_file(from, folder.staging() / beside, failed);
     if (failed) {
-      return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file", "", {}});
+      return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file"});
     }
   }
   if (done.annotated.by_micros > 0 && has_roofline(folder.staging() / "system.json")) {

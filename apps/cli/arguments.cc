@@ -17,7 +17,7 @@ namespace ns_dist::cli {
 namespace {
 
 Error usage(std::string message, std::string_view flag, std::string expected, std::string hint = "") {
-  return {ErrorCode::kUsage, std::move(message), std::string(flag), std::move(expected), std::move(hint), {}};
+  return {ErrorCode::kUsage, std::move(message), std::string(flag), std::move(expected), std::move(hint)};
 }
 
 constexpr const char* kAlone = "the flag alone, without a value";
@@ -211,7 +211,7 @@ Result<unsigned> read_threads(const std::string& text) {
 
 Result<Mode> read_mode(std::string_view text) {
   if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
-  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained", "", {}});
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained"});
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {

@@ -64,12 +64,8 @@ Result<T> named_by(const char* flag, Result<T> found) {
 
 Result<Cluster> cluster_of(const CalibrateRequest& request) {
   if (request.gpu.empty() && request.cluster.empty()) {
-    return fail({ErrorCode::kUsage,
-                 "the machine of the measurements is missing",
-                 "--cluster, --gpu",
-                 "a cluster, or a GPU for its usual one",
-                 "add --cluster ID (ns-dist list clusters)",
-                 {}});
+    return fail({ErrorCode::kUsage, "the machine of the measurements is missing", "--cluster, --gpu",
+                 "a cluster, or a GPU for its usual one", "add --cluster ID (ns-dist list clusters)"});
   }
   const Catalog catalog = Catalog::standard();
   if (request.cluster.empty()) {
@@ -107,12 +103,8 @@ double mean_error(const std::vector<double>& ratios) {
 }
 
 Error wrong_unit(std::string where, std::string_view row, double ratio) {
-  return {ErrorCode::kInvalidInput,
-          fmt::format("{} takes {:.4g} times as long as forecast", row, ratio),
-          std::move(where),
-          "latency_ms, in milliseconds, measured on this cluster",
-          "",
-          {}};
+  return {ErrorCode::kInvalidInput, fmt::format("{} takes {:.4g} times as long as forecast", row, ratio),
+          std::move(where), "latency_ms, in milliseconds, measured on this cluster"};
 }
 
 // The rows in the order of how far off their forecasts are.
@@ -133,7 +125,7 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     auto row = reader.row(i);
     const auto refuse = [&](std::string message, std::string expected) {
-      row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected), "", {}});
+      row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected)});
     };
     if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
       refuse("no latency_ms", "the measured time in milliseconds");
@@ -154,7 +146,7 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
   }
   if (!mistakes.empty()) return fail(join(std::move(mistakes)));
   if (measured.rows.empty()) {
-    return fail({ErrorCode::kInvalidInput, "no rows", request.collectives, "at least one measured collective", "", {}});
+    return fail({ErrorCode::kInvalidInput, "no rows", request.collectives, "at least one measured collective"});
   }
   return measured;
 }
@@ -296,12 +288,8 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Gpu& gpu, co
 // A correction of kernels: what the measurements of one GPU add to the forecast for it.
 Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   if (request.gpu.empty()) {
-    return fail({ErrorCode::kUsage,
-                 "the GPU of the measurements is missing",
-                 "--gpu",
-                 "a GPU",
-                 "add --gpu ID (ns-dist list gpus)",
-                 {}});
+    return fail({ErrorCode::kUsage, "the GPU of the measurements is missing", "--gpu", "a GPU",
+                 "add --gpu ID (ns-dist list gpus)"});
   }
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
@@ -374,29 +362,20 @@ int calibrate_command(int argc, const char* const* argv) {
   const bool nothing = request.collectives.empty() && request.kernels.empty();
   const bool first = nothing && !request.next.empty();
   if (nothing && !first) {
-    return report_error({ErrorCode::kUsage,
-                         "no measurements are given",
-                         "--kernels, --collectives",
-                         "one of them, with --output FILE",
-                         "--gpu ID --next FILE alone writes what to measure first",
-                         {}});
+    return report_error({ErrorCode::kUsage, "no measurements are given", "--kernels, --collectives",
+                         "one of them, with --output FILE", "--gpu ID --next FILE alone writes what to measure first"});
   }
   if (!first && request.output.empty()) {
-    return report_error(
-        {ErrorCode::kUsage, "the correction has no file", "--output", "a file", "add --output FILE", {}});
+    return report_error({ErrorCode::kUsage, "the correction has no file", "--output", "a file", "add --output FILE"});
   }
   for (const auto& [flag, is_given] :
        {std::pair("--from", !request.from.empty()), std::pair("--next", !request.next.empty())}) {
     if (request.collectives.empty() || !is_given) continue;
-    return report_error({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels", "", {}});
+    return report_error({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels"});
   }
   if (!request.collectives.empty() && !request.kernels.empty()) {
-    return report_error({ErrorCode::kUsage,
-                         "kernels and collectives are two corrections",
-                         "--kernels, --collectives",
-                         "one of them",
-                         "",
-                         {}});
+    return report_error(
+        {ErrorCode::kUsage, "kernels and collectives are two corrections", "--kernels, --collectives", "one of them"});
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());

@@ -141,12 +141,8 @@ int collectives_command(int argc, const char* const* argv) {
   app.add_option("--protocol", request.protocol, "ns-dist list protocols [the fastest]")->type_name("NAME");
   if (const auto done = parse(app, argc, argv)) return *done;
   if (request.input.empty()) {
-    return report_error({ErrorCode::kUsage,
-                         "no table and no collective is given",
-                         "--input",
-                         "a CSV file; or a collective with its size, as in: collectives all_reduce 64MiB --ranks 16",
-                         "",
-                         {}});
+    return report_error({ErrorCode::kUsage, "no table and no collective is given", "--input",
+                         "a CSV file; or a collective with its size, as in: collectives all_reduce 64MiB --ranks 16"});
   }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

@@ -34,12 +34,8 @@ struct ExplainRequest {
 Result<Bytes> read_bytes(std::string_view text, std::string_view flag, Bytes least) {
   auto bytes = parse_quantity<Bytes>(text);
   if (bytes && (*bytes < least || *bytes > 1e6 * units::TB)) {
-    bytes = fail({ErrorCode::kUsage,
-                  fmt::format("\"{}\" is out of range", text),
-                  "",
-                  fmt::format("{} to 1000000 TB", to_text(least)),
-                  "",
-                  {}});
+    bytes = fail({ErrorCode::kUsage, fmt::format("\"{}\" is out of range", text), "",
+                  fmt::format("{} to 1000000 TB", to_text(least))});
   }
   if (!bytes) {
     bytes.error().code = ErrorCode::kUsage;
@@ -87,7 +83,7 @@ bool reads(const OperatorForm& form, std::string_view column) {
 // Error: a flag was given that this subject does not read. `form` is null for a collective.
 Result<void> check_flags(const CLI::App& app, const std::string& subject, const OperatorForm* form) {
   const auto refuse = [&](std::string_view flag, std::string expected) -> Result<void> {
-    return fail({ErrorCode::kUsage, "is not a flag of " + subject, std::string(flag), std::move(expected), "", {}});
+    return fail({ErrorCode::kUsage, "is not a flag of " + subject, std::string(flag), std::move(expected)});
   };
   for (const OwnFlag& own : kOwnFlags) {
     if (app.count(own.flag) == 0) continue;
@@ -130,11 +126,8 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
   const std::vector<std::string_view>& names = given.size() == required.size() ? required : all;
   if (given.size() != names.size()) {
     return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" has {} dimension{}", shape, given.size(), given.size() == 1 ? "" : "s"),
-                 "SHAPE",
-                 std::string(form.shape),
-                 example,
-                 {}});
+                 fmt::format("\"{}\" has {} dimension{}", shape, given.size(), given.size() == 1 ? "" : "s"), "SHAPE",
+                 std::string(form.shape), example});
   }
   for (const std::string_view name : all) {
     if (name.starts_with('[')) fields.set(name.substr(1, name.size() - 2), "1");
@@ -148,12 +141,8 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
 
 // Nobody wrote how large the subject is. `example`: what to explain.
 tl::unexpected<Error> without_shape(std::string_view expected, std::string_view example) {
-  return fail({ErrorCode::kUsage,
-               "its size is missing",
-               "SHAPE",
-               std::string(expected),
-               fmt::format("as in: explain {}", example),
-               {}});
+  return fail({ErrorCode::kUsage, "its size is missing", "SHAPE", std::string(expected),
+               fmt::format("as in: explain {}", example)});
 }
 
 // The operator of the request: its shape, and the flags that were given, by the columns that they fill.
@@ -186,12 +175,8 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   }
   if (!request.library.empty()) {
     if (!enumerator_from_name<Library>(request.library)) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is unknown", request.library),
-                   "--library",
-                   fmt::format("{}", fmt::join(names_of<Library>(), ", ")),
-                   "",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("\"{}\" is unknown", request.library), "--library",
+                   fmt::format("{}", fmt::join(names_of<Library>(), ", "))});
     }
     fields.set("library", request.library);
   }
@@ -199,23 +184,16 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   fields.set("window", std::to_string(window));
   for (const double streams : {request.inputs, request.outputs}) {
     if (std::isfinite(streams) && streams >= 0 && streams <= 1000) continue;
-    return fail({ErrorCode::kUsage,
-                 fmt::format("{} is out of range", streams),
-                 "--inputs, --outputs",
-                 "a number from 0 to 1000",
-                 "",
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("{} is out of range", streams), "--inputs, --outputs",
+                 "a number from 0 to 1000"});
   }
   fields.set("inputs", fmt::format("{}", request.inputs));
   fields.set("outputs", fmt::format("{}", request.outputs));
   if (reads(form, "flops")) {
     if (request.flops.empty()) {
-      return fail({ErrorCode::kUsage,
-                   "the work of the kernel is missing",
-                   "--flops",
+      return fail({ErrorCode::kUsage, "the work of the kernel is missing", "--flops",
                    "its work, and the bytes it moves",
-                   "as in: explain unknown my_kernel --flops \"2 TFLOP\" --read \"1 GB\" --written \"1 GB\"",
-                   {}});
+                   "as in: explain unknown my_kernel --flops \"2 TFLOP\" --read \"1 GB\" --written \"1 GB\""});
     }
     auto flops = parse_quantity<Flops>(request.flops);
     if (!flops) {
@@ -231,7 +209,7 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   }
   OperatorKind kind = form.make(fields, request.subject);
   if (!fields.problem().empty()) {
-    return fail({ErrorCode::kUsage, fields.problem(), "SHAPE", std::string(fields.expected()), "", {}});
+    return fail({ErrorCode::kUsage, fields.problem(), "SHAPE", std::string(fields.expected())});
   }
   // Sizes that contradict each other: the members that an error names are the shape's and its flags'.
   if (auto valid = validate({kind, DType::kBf16}); !valid) {
@@ -300,10 +278,8 @@ Result<Scenario> machine_of(const ExplainRequest& request, std::int64_t ranks, s
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} ranks with a stride of {} need {} GPUs, but {} has {}", ranks, stride, reach,
                            least.cluster.name, least.cluster.gpu_count()),
-               "--ranks, --stride",
-               "ranks on the GPUs of the machine",
-               "write fewer ranks, or a cluster whose outermost level has no size",
-               {}});
+               "--ranks, --stride", "ranks on the GPUs of the machine",
+               "write fewer ranks, or a cluster whose outermost level has no size"});
 }
 
 // The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.
@@ -316,20 +292,12 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
     if (request.shape.empty()) return without_shape("bytes with their unit", fmt::format("{} 64MiB", name_of(kind)));
     NS_TRY(size, read_bytes(request.shape, "SHAPE", 1 * units::B));
   } else if (!request.shape.empty()) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is a size, and a barrier has none", request.shape),
-                 "SHAPE",
-                 "nothing",
-                 "as in: explain barrier --ranks 16",
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" is a size, and a barrier has none", request.shape), "SHAPE",
+                 "nothing", "as in: explain barrier --ranks 16"});
   }
   if (ranks > kMostRanks / stride) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("{} ranks with a stride of {}", ranks, stride),
-                 "--ranks, --stride",
-                 fmt::format("a machine of at most {} GPUs", kMostRanks),
-                 "",
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("{} ranks with a stride of {}", ranks, stride), "--ranks, --stride",
+                 fmt::format("a machine of at most {} GPUs", kMostRanks)});
   }
   NS_TRY(const Scenario scenario, machine_of(request, ranks, stride));
   warn_of(scenario.cluster);
@@ -348,8 +316,7 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
                  "--imbalance",
                  kind == CollectiveKind::kAllToAll ? fmt::format("1 (even) to {}, the ranks", ranks)
                                                    : std::string("1: only all_to_all is uneven"),
-                 "as in: ns-dist explain all_to_all 64MiB --imbalance 1.5",
-                 {}});
+                 "as in: ns-dist explain all_to_all 64MiB --imbalance 1.5"});
   }
   NS_TRY(Explanation explanation,
          model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}, false, request.imbalance}));
@@ -381,12 +348,8 @@ std::string aliases() {
 }
 
 Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
-  return {ErrorCode::kUsage,
-          fmt::format("\"{}\" is not one of its values", value),
-          std::string(flag),
-          fmt::format("one of {}", fmt::join(words, ", ")),
-          "",
-          {}};
+  return {ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", value), std::string(flag),
+          fmt::format("one of {}", fmt::join(words, ", "))};
 }
 
 }  // namespace
@@ -547,10 +510,7 @@ int explain_command(int argc, const char* const* argv) {
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),
-         "SUBJECT",
-         expected,
-         did_you_mean(near, "as in: ns-dist explain gemm 8192x8192x8192"),
-         {}});
+         "SUBJECT", expected, did_you_mean(near, "as in: ns-dist explain gemm 8192x8192x8192")});
   }
   if (!*explanation) return report_error(explanation->error());
   std::fputs(rendered(**explanation, request.json).c_str(), stdout);

@@ -164,20 +164,13 @@ Result<void> check_size(const ExportSummary& expected, std::uint64_t free, const
   smaller += "a smaller --dp or a smaller --global-batch: there is a file for each rank";
   const std::string traces = fmt::format("{} traces of {}", with_commas(expected.ranks), size_text(expected.bytes));
   if (free < expected.bytes + expected.bytes / 64) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} do not fit: {} are free", traces, size_text(free)),
-                 options.directory.string(),
-                 "a file system with room",
-                 "write " + smaller,
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} do not fit: {} are free", traces, size_text(free)),
+                 options.directory.string(), "a file system with room", "write " + smaller});
   }
   if (expected.bytes > kLargest && !large) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} would be written", traces),
-                 options.directory.string(),
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} would be written", traces), options.directory.string(),
                  fmt::format("at most {}, or --large", size_text(kLargest)),
-                 fmt::format("write --large, or {}", smaller),
-                 {}});
+                 fmt::format("write --large, or {}", smaller)});
   }
   return {};
 }
@@ -255,20 +248,12 @@ int export_command(int argc, const char* const* argv) {
   if (const auto done = parse(app, argc, argv)) return *done;
 
   if (prefix.empty() || prefix == "." || prefix == ".." || prefix.find('/') != std::string::npos) {
-    return report_error({ErrorCode::kUsage,
-                         fmt::format("\"{}\" is no beginning of a file name", prefix),
-                         "--prefix",
-                         "a name without \"/\"",
-                         "the folder is --output",
-                         {}});
+    return report_error({ErrorCode::kUsage, fmt::format("\"{}\" is no beginning of a file name", prefix), "--prefix",
+                         "a name without \"/\"", "the folder is --output"});
   }
   if (!encoding.empty() && encoding != "durations" && encoding != "roofline") {
-    return report_error({ErrorCode::kUsage,
-                         fmt::format("\"{}\" is not one of its values", encoding),
-                         "--encoding",
-                         "roofline or durations",
-                         "",
-                         {}});
+    return report_error({ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", encoding), "--encoding",
+                         "roofline or durations"});
   }
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());

@@ -42,23 +42,15 @@ Result<void> check(const FitRequest& request) {
   for (const std::string& name : request.predictors) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string near = nearest_name(name, known);
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" is not one of its values", name),
-                 "--predictor",
-                 fmt::format("one of {}", fmt::join(known, ", ")),
-                 did_you_mean(near),
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", name), "--predictor",
+                 fmt::format("one of {}", fmt::join(known, ", ")), did_you_mean(near)});
   }
   std::error_code ignored;
   for (const std::string& folder : request.data) {
     if (std::filesystem::is_directory(folder, ignored)) continue;
     const bool file = std::filesystem::exists(folder, ignored);
-    return fail({ErrorCode::kNotFound,
-                 fmt::format("\"{}\" is {}", folder, file ? "a file" : "not there"),
-                 "--data",
-                 "a folder of tables, CSV or CSV.gz",
-                 file ? "name the folder that it lies in" : "",
-                 {}});
+    return fail({ErrorCode::kNotFound, fmt::format("\"{}\" is {}", folder, file ? "a file" : "not there"), "--data",
+                 "a folder of tables, CSV or CSV.gz", file ? "name the folder that it lies in" : ""});
   }
   NS_TRY_VOID(
       check_is_file({"--output", request.output}, "a file: the card is written beside it", "write --output FILE"));
@@ -71,12 +63,8 @@ Result<int> answer(const FitRequest& request) {
   if (std::any_of(request.predictors.begin(), request.predictors.end(),
                   [](const std::string& name) { return name == kCollectives || name == kClusters; })) {
     if (request.predictors.size() == 1) return answer_collectives(request);
-    return fail({ErrorCode::kUsage,
-                 "collectives are fitted by themselves",
-                 "--predictor",
-                 "collectives or clusters alone, or predictors of kernels",
-                 "",
-                 {}});
+    return fail({ErrorCode::kUsage, "collectives are fitted by themselves", "--predictor",
+                 "collectives or clusters alone, or predictors of kernels"});
   }
   KernelFitOptions options;
   options.data.assign(request.data.begin(), request.data.end());

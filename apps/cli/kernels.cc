@@ -124,12 +124,8 @@ int kernels_command(int argc, const char* const* argv) {
   app.footer(operators_text());
   if (const auto done = parse(app, argc, argv)) return *done;
   if (request.input.empty()) {
-    return report_error({ErrorCode::kUsage,
-                         "no table and no operator is given",
-                         "--input",
-                         "a CSV file; or an operator with its shape, as in: kernels gemm 8192x8192x8192",
-                         "",
-                         {}});
+    return report_error({ErrorCode::kUsage, "no table and no operator is given", "--input",
+                         "a CSV file; or an operator with its shape, as in: kernels gemm 8192x8192x8192"});
   }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

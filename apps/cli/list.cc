@@ -108,12 +108,8 @@ int list_command(int argc, const char* const* argv) {
     return kAnswered;
   }
   const std::string near = nearest_name(*what, names);
-  return report_error({ErrorCode::kUsage,
-                       fmt::format("nothing called \"{}\" can be listed", *what),
-                       "list",
-                       fmt::format("one of {}", fmt::join(names, ", ")),
-                       did_you_mean(near),
-                       {}});
+  return report_error({ErrorCode::kUsage, fmt::format("nothing called \"{}\" can be listed", *what), "list",
+                       fmt::format("one of {}", fmt::join(names, ", ")), did_you_mean(near)});
 }
 
 }  // namespace ns_dist::cli

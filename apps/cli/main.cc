@@ -63,12 +63,8 @@ int run(int argc, const char* const* argv) {
     names.emplace_back(command.name);
   }
   const std::string near = nearest_name(wanted, names);
-  return report_error({ErrorCode::kUsage,
-                       fmt::format("unknown command \"{}\"", wanted),
-                       "",
-                       fmt::format("{}, or flags of simulate", fmt::join(names, ", ")),
-                       did_you_mean(near),
-                       {}});
+  return report_error({ErrorCode::kUsage, fmt::format("unknown command \"{}\"", wanted), "",
+                       fmt::format("{}, or flags of simulate", fmt::join(names, ", ")), did_you_mean(near)});
 }
 
 }  // namespace

@@ -125,10 +125,7 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   if (system.npus() != ranks) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("the network has {} NPUs, and there are traces of {} ranks", system.npus(), ranks),
-                 yml.string() + "#/npus_count",
-                 "one NPU for each trace",
-                 "",
-                 {}});
+                 yml.string() + "#/npus_count", "one NPU for each trace"});
   }
   NS_TRY(out.network, AstraNetwork::make(std::move(system)));
   return out;
@@ -241,12 +238,8 @@ int report_problems(const Inputs& inputs, const ReplayReport& report) {
 
 Result<int> answer(const ReplayRequest& request) {
   if (request.workload.has_value() == !request.traces.empty()) {
-    return fail({ErrorCode::kUsage,
-                 request.workload ? "the traces are named twice" : "the traces are missing",
-                 "TRACES",
-                 "a folder or PREFIX of PREFIX.0.et, or ASTRA-Sim's --workload-configuration",
-                 "",
-                 {}});
+    return fail({ErrorCode::kUsage, request.workload ? "the traces are named twice" : "the traces are missing",
+                 "TRACES", "a folder or PREFIX of PREFIX.0.et, or ASTRA-Sim's --workload-configuration"});
   }
   NS_TRY(Inputs inputs, read_inputs(request));
   std::optional<CsvTimeline> csv;
@@ -327,12 +320,8 @@ int replay_command(int argc, const char* const* argv) {
        {std::pair("--system", "--system-configuration"), std::pair("--network", "--network-configuration"),
         std::pair("--groups", "--comm-group-configuration")}) {
     if (app.count(ours) == 0 || app.count(theirs) == 0) continue;
-    return report_error({ErrorCode::kUsage,
-                         fmt::format("its file is named twice: {} is the same flag", ours),
-                         theirs,
-                         "one of the two",
-                         "",
-                         {}});
+    return report_error({ErrorCode::kUsage, fmt::format("its file is named twice: {} is the same flag", ours), theirs,
+                         "one of the two"});
   }
   const auto answered = answer(request);
   return answered ? *answered : report_error(answered.error());

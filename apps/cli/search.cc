@@ -93,12 +93,8 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
     if (dots != std::string_view::npos) {
       NS_TRY(const std::int64_t last, read_count(item.substr(dots + 2), "--gpus", 1, kMostRanks));
       if (last < first) {
-        return fail({ErrorCode::kUsage,
-                     fmt::format("the range {} is empty", item),
-                     "--gpus",
-                     "the smaller number first",
-                     fmt::format("write {}..{}", last, first),
-                     {}});
+        return fail({ErrorCode::kUsage, fmt::format("the range {} is empty", item), "--gpus",
+                     "the smaller number first", fmt::format("write {}..{}", last, first)});
       }
       for (std::int64_t size = first; size * 2 <= last;) add(size *= 2);
     }
@@ -120,12 +116,8 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     if (!can_be_searched(field) && !is_machine(field)) {
       const bool has_commas = description.is_list() || description.values.starts_with("FILE");
       if (!has_commas && text->find(',') != std::string::npos) {
-        errors.push_back({ErrorCode::kUsage,
-                          fmt::format("\"{}\" is a list", *text),
-                          std::string(field),
-                          "one value in a search",
-                          "search once for each, or write them into a file of --sweep",
-                          {}});
+        errors.push_back({ErrorCode::kUsage, fmt::format("\"{}\" is a list", *text), std::string(field),
+                          "one value in a search", "search once for each, or write them into a file of --sweep"});
         continue;
       }
       ScenarioSpec one;
@@ -180,12 +172,8 @@ Result<double> read_share(const std::string& text, std::string_view flag) {
   const std::string digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
   const auto percent = read_positive_number(digits, 1000);
   if (!percent) {
-    return fail({ErrorCode::kUsage,
-                 percent.error().message,
-                 std::string(flag),
-                 "a percentage above 0",
-                 fmt::format("write, for example, {} 10", flag),
-                 {}});
+    return fail({ErrorCode::kUsage, percent.error().message, std::string(flag), "a percentage above 0",
+                 fmt::format("write, for example, {} 10", flag)});
   }
   return *percent / 100;
 }
@@ -202,12 +190,9 @@ Result<double> read_amount(const std::string& text, std::string_view flag, std::
   }
   const auto number = read_positive_number(digits, 1e18);
   if (number && *number * scale <= 1e18) return *number * scale;
-  return fail({ErrorCode::kUsage,
-               fmt::format("\"{}\" is no number of {}", text, of),
-               std::string(flag),
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no number of {}", text, of), std::string(flag),
                "a number above 0, with K, M, B or T behind it for thousands to trillions",
-               fmt::format("write, for example, {} 15M", flag),
-               {}});
+               fmt::format("write, for example, {} 15M", flag)});
 }
 
 // "30d", "12 h", "90 min", "600 s".
@@ -225,12 +210,8 @@ Result<Seconds> read_duration(const std::string& text, std::string_view flag) {
     if (number) return *number * unit.seconds * units::s;
     break;
   }
-  return fail({ErrorCode::kUsage,
-               fmt::format("\"{}\" is no duration", text),
-               std::string(flag),
-               "a number above 0 with its unit: s, min, h, d or w",
-               fmt::format("write, for example, {} 30d", flag),
-               {}});
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no duration", text), std::string(flag),
+               "a number above 0 with its unit: s, min, h, d or w", fmt::format("write, for example, {} 30d", flag)});
 }
 
 Result<SearchGoals> read_goals(const SearchFlags& flags) {
@@ -252,12 +233,10 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
         std::tuple{&flags.network_failures, "--network-time-between-failures", &goals.reliability.network}}) {
     if (!*text) continue;
     if (flags.between_failures) {
-      return fail({ErrorCode::kUsage,
-                   "the time between failures is given twice",
+      return fail({ErrorCode::kUsage, "the time between failures is given twice",
                    fmt::format("--time-between-failures, {}", flag),
                    "one for a GPU with its share of the rest, or those of the parts",
-                   "leave --time-between-failures out",
-                   {}});
+                   "leave --time-between-failures out"});
     }
     NS_TRY(*time, read_duration(**text, flag));
   }
@@ -268,24 +247,16 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
   if (flags.spares) {
     NS_TRY(goals.reliability.spare_nodes, read_count(*flags.spares, "--spare-nodes", 0, kMostSpares));
     if (!flags.repair) {
-      return fail({ErrorCode::kUsage,
-                   "how long a node that failed is away is not given",
-                   "--repair-time",
-                   "a duration",
-                   "write, for example, --repair-time 1d",
-                   {}});
+      return fail({ErrorCode::kUsage, "how long a node that failed is away is not given", "--repair-time", "a duration",
+                   "write, for example, --repair-time 1d"});
     }
   }
   if (flags.spread) {
     const std::string_view text = *flags.spread;
     const auto percent = number_from<double>(text.ends_with('%') ? text.substr(0, text.size() - 1) : text);
     if (!percent || *percent < 0 || *percent > 10) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" cannot be used", text),
-                   "--gpu-spread",
-                   "a percentage from 0 to 10",
-                   "write, for example, --gpu-spread 1",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("\"{}\" cannot be used", text), "--gpu-spread",
+                   "a percentage from 0 to 10", "write, for example, --gpu-spread 1"});
     }
     goals.gpu_spread = *percent / 100;
   }
@@ -300,12 +271,8 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
     if (bandwidth && *bandwidth > BytesPerSecond()) {
       goals.reliability.storage_bandwidth = *bandwidth;
     } else {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is no bandwidth", *flags.storage),
-                   "--storage-bandwidth",
-                   "above 0, with its unit",
-                   "write, for example, --storage-bandwidth \"2 TB/s\"",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no bandwidth", *flags.storage), "--storage-bandwidth",
+                   "above 0, with its unit", "write, for example, --storage-bandwidth \"2 TB/s\""});
     }
   }
   auto objective = read_name(flags.objective, kObjectives);
@@ -320,13 +287,9 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
   }
   if ((flags.budget || goals.objective == Objective::kCost) && !flags.prices) {
     return fail(
-        {ErrorCode::kUsage,
-         "what a GPU costs is not given",
-         "--prices",
-         "a file with the price of a GPU for an hour",
+        {ErrorCode::kUsage, "what a GPU costs is not given", "--prices", "a file with the price of a GPU for an hour",
          "write, for example, {\"currency\": \"USD\", \"date\": \"2026-11-22\", \"gpu_hour\": {\"h100-sxm-80gb\": "
-         "2.5}} with your own prices, and --prices FILE",
-         {}});
+         "2.5}} with your own prices, and --prices FILE"});
   }
   const auto given = [](const auto&... texts) { return (texts.has_value() || ...); };
   const bool trains =
@@ -334,12 +297,8 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
       given(flags.budget, flags.deadline, flags.between_failures, flags.checkpoint, flags.restart, flags.storage,
             flags.gpu_failures, flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
   if (trains && !flags.tokens) {
-    return fail({ErrorCode::kUsage,
-                 "the length of the training is not given",
-                 "--tokens",
-                 "a number of tokens",
-                 "write, for example, --tokens 15T",
-                 {}});
+    return fail({ErrorCode::kUsage, "the length of the training is not given", "--tokens", "a number of tokens",
+                 "write, for example, --tokens 15T"});
   }
   if (flags.prices) {
     NS_TRY(const std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
@@ -350,12 +309,8 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
 
 Result<void> check_price(const Gpu& gpu, const SearchGoals& goals) {
   if (!goals.budget || price_of(gpu, goals)) return {};
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("there is no price of {}", gpu.id),
-               "--prices",
-               "the price of each GPU that is searched",
-               fmt::format("add \"{}\" to \"gpu_hour\"", gpu.id),
-               {}});
+  return fail({ErrorCode::kInvalidInput, fmt::format("there is no price of {}", gpu.id), "--prices",
+               "the price of each GPU that is searched", fmt::format("add \"{}\" to \"gpu_hour\"", gpu.id)});
 }
 
 std::vector<Output> outputs_of(const SearchFlags& flags) {
@@ -466,12 +421,9 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   if (!within) return report_error(within.error());
   job.options.within = *within;
   if (flags.sweep.empty() != flags.output.empty()) {
-    return report_error({ErrorCode::kUsage,
-                         "a sweep has two files",
-                         flags.sweep.empty() ? "--sweep" : "--output",
+    return report_error({ErrorCode::kUsage, "a sweep has two files", flags.sweep.empty() ? "--sweep" : "--output",
                          "what to forecast and where to write it",
-                         "write --sweep FILE.json --output FILE.jsonl, or FILE.csv",
-                         {}});
+                         "write --sweep FILE.json --output FILE.jsonl, or FILE.csv"});
   }
   if (!flags.sweep.empty()) {
     for (const CLI::Option* option : app.get_options()) {
@@ -479,7 +431,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
       if (option->count() == 0 || name == "--threads") continue;
       if (group != kWhatIsSearched && group != kWholeTraining && group != kAnswer) continue;
       return report_error(
-          {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out", {}});
+          {ErrorCode::kUsage, "a sweep does not use it", name, "flags of the work, --threads", "leave it out"});
     }
     return std::nullopt;
   }

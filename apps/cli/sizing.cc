@@ -55,11 +55,9 @@ Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalo
   const std::int64_t unit = used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
   if (unit <= kMostSearched) return unit;
   return fail({ErrorCode::kInvalidInput,
-               fmt::format("whole replicas on whole nodes of {} need {} GPUs", node, with_commas(unit)),
-               "--dp",
+               fmt::format("whole replicas on whole nodes of {} need {} GPUs", node, with_commas(unit)), "--dp",
                fmt::format("degrees that whole nodes hold: at most {} GPUs are searched", with_commas(kMostSearched)),
-               "leave out the degrees that may be searched",
-               {}});
+               "leave out the degrees that may be searched"});
 }
 
 SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {

@@ -148,12 +148,8 @@ Format format_of(const std::string& sweep, const ScenarioSpec& fixed, const std:
 // How many rows of the sweep the file has; what follows its last whole line is cut off. Errors: another sweep's file.
 Result<std::size_t> finished_rows(const std::string& path, const Format& format) {
   const auto refuse = [&](std::string message) {
-    return fail({ErrorCode::kInvalidInput,
-                 std::move(message),
-                 path,
-                 "a new file, or one of the same sweep and version",
-                 "write another --output, or remove the file",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, std::move(message), path, "a new file, or one of the same sweep and version",
+                 "write another --output, or remove the file"});
   };
   std::error_code status;
   if (!std::filesystem::exists(path, status)) return std::size_t{0};
@@ -195,10 +191,7 @@ Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlag
     if (same == fields.end()) continue;
     return fail({ErrorCode::kUsage,
                  fmt::format("the file sets it, too, as \"{}\"", find_field(same->field)->flag.substr(2)),
-                 description.flag,
-                 "one of the two",
-                 "leave one of them out",
-                 {}});
+                 description.flag, "one of the two", "leave one of them out"});
   }
   NS_TRY(std::optional<Scenario> base, read_base_of(flags));
   const std::optional<std::string> base_text = base ? std::optional(write_scenario(*base)) : std::nullopt;
@@ -214,22 +207,14 @@ class RowFile {
     NS_TRY_VOID(check_is_file({"--output", path}, "a file: the same command goes on with its rows",
                               "write --output FILE.jsonl, or FILE.csv"));
     if (std::error_code none; std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is no file to go on with", path),
-                   "--output",
-                   "a file, or a name that is free",
-                   "",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no file to go on with", path), "--output",
+                   "a file, or a name that is free"});
     }
     RowFile opened(path);
     if (!opened.file_) return fail(opened.cannot());
     if (::flock(::fileno(opened.file_.get()), LOCK_EX | LOCK_NB) != 0) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("another sweep writes into \"{}\"", path),
-                   "--output",
-                   "a file for each sweep",
-                   "wait for the other one, or write another --output",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("another sweep writes into \"{}\"", path), "--output",
+                   "a file for each sweep", "wait for the other one, or write another --output"});
     }
     NS_TRY(opened.finished_, finished_rows(path, format));
     std::error_code status;
@@ -248,12 +233,8 @@ class RowFile {
  private:
   explicit RowFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "ab")) {}
   Error cannot() const {
-    return {ErrorCode::kInvalidInput,
-            fmt::format("\"{}\" cannot be written", path_),
-            "--output",
-            "a writable path",
-            std::strerror(errno),
-            {}};
+    return {ErrorCode::kInvalidInput, fmt::format("\"{}\" cannot be written", path_), "--output", "a writable path",
+            std::strerror(errno)};
   }
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }

@@ -41,7 +41,7 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
     return fs::equivalent(a, b, ignored) || fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
   };
   const auto refuse = [](const Output& output, std::string message, std::string hint) {
-    return fail({ErrorCode::kUsage, std::move(message), output.flag, "another file", std::move(hint), {}});
+    return fail({ErrorCode::kUsage, std::move(message), output.flag, "another file", std::move(hint)});
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto& [flag, path] = outputs[i];
@@ -77,8 +77,7 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
 
 Result<void> check_is_file(const Output& output, const char* expected, const char* hint) {
   if (!is_standard_output(output.path)) return {};
-  return fail(
-      {ErrorCode::kUsage, fmt::format("\"{}\" is standard output", output.path), output.flag, expected, hint, {}});
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is standard output", output.path), output.flag, expected, hint});
 }
 
 std::FILE* stream_of_answer(bool json, const std::vector<Output>& outputs) {
@@ -99,10 +98,8 @@ Result<void> check_mode(Mode measured, Mode asked) {
   if (measured == asked) return {};
   return fail({ErrorCode::kUsage,
                fmt::format("measured on {} kernels, and {} ones are asked for", name_of(measured), name_of(asked)),
-               "--kernel-calibration",
-               fmt::format("a correction of {} kernels", name_of(asked)),
-               fmt::format("add --mode {}", name_of(measured)),
-               {}});
+               "--kernel-calibration", fmt::format("a correction of {} kernels", name_of(asked)),
+               fmt::format("add --mode {}", name_of(measured))});
 }
 
 namespace {

@@ -76,10 +76,8 @@ Result<std::unique_ptr<MpiTeam>> team_of_mpi() {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("{} says that processes were started together, and {} cannot be used: {}", variable,
                              kLibrary, why),
-                 "MPI",
-                 "a build that found MPI (Debian: libopenmpi-dev), or one process",
-                 "install MPI and build again, or start ns-dist without mpirun",
-                 {}});
+                 "MPI", "a build that found MPI (Debian: libopenmpi-dev), or one process",
+                 "install MPI and build again, or start ns-dist without mpirun"});
   }
   if (door->size > 1 && door->member != 0) {
     for (std::FILE* stream : {stdout, stderr}) {

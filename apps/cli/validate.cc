@@ -98,12 +98,8 @@ Result<SuiteReports> validate_runs(const SuiteRequest& request) {
   if (!request.rows.empty()) {
     const auto rows = enumerator_from_name<RunRows>(request.rows);
     if (!rows) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is no kind of rows", request.rows),
-                   "--rows",
-                   "recommended, other or all",
-                   "",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no kind of rows", request.rows), "--rows",
+                   "recommended, other or all"});
     }
     options.rows = *rows;
   }
@@ -119,12 +115,8 @@ Result<SuiteReports> validate_runs(const SuiteRequest& request) {
     all.push_back(std::move(report));
   }
   if (rows == 0) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("no published run of {} is chosen", request.data.string()),
-                 "--data",
-                 "a file with rows",
-                 "--publication and --rows choose some of them",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("no published run of {} is chosen", request.data.string()),
+                 "--data", "a file with rows", "--publication and --rows choose some of them"});
   }
   return all;
 }
@@ -217,44 +209,29 @@ Result<int> answer(ValidateRequest& request) {
   for (const std::string& name : request.suites) {
     const auto found = std::find_if(kSuites.begin(), kSuites.end(), [&](const Suite& s) { return s.name == name; });
     if (found == kSuites.end()) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("\"{}\" is not a suite", name),
-                   "--suite",
-                   "one of " + names_of_suites(),
-                   "",
-                   {}});
+      return fail(
+          {ErrorCode::kUsage, fmt::format("\"{}\" is not a suite", name), "--suite", "one of " + names_of_suites()});
     }
     if (found->needs_data && request.data.empty()) {
       const bool file = name == "plans";
-      return fail({ErrorCode::kUsage,
-                   fmt::format("suite {} reads {}", name, file ? "published runs" : "measured data"),
-                   "--data",
-                   file ? "a JSON file of published runs" : "a folder",
-                   file ? "add --data FILE" : "add --data DIR",
-                   {}});
+      return fail({ErrorCode::kUsage, fmt::format("suite {} reads {}", name, file ? "published runs" : "measured data"),
+                   "--data", file ? "a JSON file of published runs" : "a folder",
+                   file ? "add --data FILE" : "add --data DIR"});
     }
     wanted.push_back(&*found);
   }
   const bool runs_alone = request.suites == std::vector<std::string>{"runs"};
   if (!request.of.rows.empty() && (!runs_alone || request.data.empty())) {
-    return fail({ErrorCode::kUsage,
-                 "only published runs of a file have rows to choose",
-                 "--rows",
-                 "--suite runs with --data FILE",
-                 "add --data FILE, or leave it out",
-                 {}});
+    return fail({ErrorCode::kUsage, "only published runs of a file have rows to choose", "--rows",
+                 "--suite runs with --data FILE", "add --data FILE, or leave it out"});
   }
   for (const auto& [flag, text] : {std::pair("--kernel-calibration", &request.of.kernel_calibration),
                                    std::pair("--calibration", &request.of.calibration)}) {
     // The runs that are built in are of several machines.
     const bool reads = runs_alone && (!request.data.empty() || !request.of.runs.empty());
     if (text->empty() || reads) continue;
-    return fail({ErrorCode::kUsage,
-                 "a correction is of one machine, so it needs the runs of that machine",
-                 flag,
-                 "--suite runs with --runs ID or --data FILE",
-                 "add --runs ID or --data FILE, or leave it out",
-                 {}});
+    return fail({ErrorCode::kUsage, "a correction is of one machine, so it needs the runs of that machine", flag,
+                 "--suite runs with --runs ID or --data FILE", "add --runs ID or --data FILE, or leave it out"});
   }
   SuiteReports all;
   std::vector<Error> mistakes;

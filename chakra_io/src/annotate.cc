@@ -102,12 +102,8 @@ class Annotation {
     NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
       look_at(index++, node);
       if (index <= kMostNodes) return {};
-      return fail({ErrorCode::kInvalidInput,
-                   "the trace is too long",
-                   path.string(),
-                   fmt::format("at most {} nodes", kMostNodes),
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, "the trace is too long", path.string(),
+                   fmt::format("at most {} nodes", kMostNodes)});
     }));
     new_ns_.assign(index, std::numeric_limits<double>::quiet_NaN());
     lanes_.assign(index, 0);

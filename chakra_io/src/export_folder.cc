@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 6> kBeside = {"comm_groups.json",   "netw
                                                      "remote_memory.json", "README.md",   kManifest};
 
 Error cannot_write(const std::filesystem::path& path) {
-  return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left", "", {}};
+  return {ErrorCode::kInvalidInput, "cannot write", path.string(), "a writable place with room left"};
 }
 
 // Takes the folder for this process. -1: another has it, or it cannot be opened.
@@ -81,12 +81,8 @@ std::optional<std::vector<std::string>> left_by_export(const std::filesystem::pa
 }
 
 Error in_use(const std::filesystem::path& directory) {
-  return {ErrorCode::kInvalidInput,
-          "another export writes into it",
-          directory.string(),
-          "a folder for each export",
-          "wait for the other one, or write another --output",
-          {}};
+  return {ErrorCode::kInvalidInput, "another export writes into it", directory.string(), "a folder for each export",
+          "wait for the other one, or write another --output"};
 }
 
 }  // namespace
@@ -114,8 +110,7 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     }
   } else {
     if (!std::filesystem::is_directory(out.directory_, failed)) {
-      return fail(
-          {ErrorCode::kInvalidInput, "is no folder", directory.string(), "a folder, or a name that is free", "", {}});
+      return fail({ErrorCode::kInvalidInput, "is no folder", directory.string(), "a folder, or a name that is free"});
     }
     out.directory_ = std::filesystem::canonical(out.directory_, failed);
     staging = out.directory_ / kStaging;
@@ -147,19 +142,15 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("holds files that are no export's: {}{}", foreign.front(),
                                foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""),
-                   directory.string(),
-                   "an empty folder, one of an earlier export, or a name that is free",
-                   "write --force to add to it; files of the same names are replaced, all others stay",
-                   {}});
+                   directory.string(), "an empty folder, one of an earlier export, or a name that is free",
+                   "write --force to add to it; files of the same names are replaced, all others stay"});
     }
     if (!out.stale_.empty() && !force) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("holds {}traces up to rank {}, and this plan has {} ranks",
                                compressed ? "compressed " : "", last, ranks),
-                   directory.string(),
-                   compressed ? "a folder without compressed traces" : "a folder of no more ranks",
-                   "write --force to remove the others",
-                   {}});
+                   directory.string(), compressed ? "a folder without compressed traces" : "a folder of no more ranks",
+                   "write --force to remove the others"});
     }
   }
   if (out.lock_ >= 0) std::filesystem::remove_all(staging, failed);  // without it, another's may be there by now

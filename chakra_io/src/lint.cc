@@ -67,12 +67,8 @@ class Lint {
       if (options_.progress) options_.progress(rank + 1);
     }
     if (opened == 0) {
-      return fail({ErrorCode::kNotFound,
-                   "none of the traces can be opened",
-                   traces_.prefix.string(),
-                   "readable files",
-                   "",
-                   {}});
+      return fail(
+          {ErrorCode::kNotFound, "none of the traces can be opened", traces_.prefix.string(), "readable files"});
     }
     if (full()) {
       note(fmt::format("reading ended at mistake number {}", report_.problem_count));

@@ -319,12 +319,8 @@ class Replay {
   void schedule(Rank rank, NodeIndex node, Nanoseconds after) { schedule_at(rank, node, now_ + after); }
   void schedule_at(Rank rank, NodeIndex node, Nanoseconds end) {
     if (end > kLatest) {
-      return stop({ErrorCode::kInvalidInput,
-                   "it ends more than 146 years after the beginning",
-                   "",
-                   "durations in microseconds",
-                   "",
-                   {}},
+      return stop({ErrorCode::kInvalidInput, "it ends more than 146 years after the beginning", "",
+                   "durations in microseconds"},
                   rank, at(rank, node));
     }
     events_.push({std::max(now_, end), order_++, rank, node});
@@ -597,12 +593,8 @@ class Replay {
 
 Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
   const auto wrong = [&](std::string message, const std::string& pointer) {
-    return fail({ErrorCode::kInvalidInput,
-                 std::move(message),
-                 path.string() + pointer,
-                 "an object {\"1\": [0, 1, ...], ...}: ids from 1 to 2147483647, ranks from 0",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, std::move(message), path.string() + pointer,
+                 "an object {\"1\": [0, 1, ...], ...}: ids from 1 to 2147483647, ranks from 0"});
   };
   NS_TRY(const std::string text, read_text(path, kLongestJson));
   NS_TRY(const auto groups, parse_json(text, path.string()));
@@ -638,7 +630,7 @@ ReplayOptions options_of(TraceEncoding encoding) {
 }  // namespace
 
 Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, const ReplayOptions& options) {
-  if (traces.files.empty()) return fail({ErrorCode::kInvalidInput, "no traces", "", "at least one", "", {}});
+  if (traces.files.empty()) return fail({ErrorCode::kInvalidInput, "no traces", "", "at least one"});
   Replay run(static_cast<std::int64_t>(traces.files.size()), groups, options);
   FlatNode node;
   for (std::size_t rank = 0; rank < traces.files.size(); ++rank) {
@@ -667,7 +659,7 @@ Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, cons
 
 Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
                             TraceEncoding encoding) {
-  if (ranks < 1) return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks", ranks), "", "at least one", "", {}});
+  if (ranks < 1) return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks", ranks), "", "at least one"});
   TraceSet traces{prefix, {}};
   for (Rank rank = 0; rank < ranks; ++rank) traces.files.emplace_back(prefix.string() + fmt::format(".{}.et", rank));
   return replay(traces, groups, options_of(encoding));

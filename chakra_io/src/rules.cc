@@ -10,9 +10,7 @@
 namespace ns_dist::chakra {
 namespace {
 
-tl::unexpected<Error> wrong(std::string message) {
-  return fail({ErrorCode::kInvalidInput, std::move(message), "", "", "", {}});
-}
+tl::unexpected<Error> wrong(std::string message) { return fail({ErrorCode::kInvalidInput, std::move(message), ""}); }
 
 constexpr std::int64_t kMost = std::int64_t{1} << 62;
 

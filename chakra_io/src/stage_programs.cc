@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint32_t kLargestTag = 500'000'000 - 1;  // the feeder takes tags modulo 500,000,000
 
 Error graph_error(std::string message, std::string expected = {}, std::string hint = {}) {
-  return {ErrorCode::kInvalidInput, std::move(message), "execution graph", std::move(expected), std::move(hint), {}};
+  return {ErrorCode::kInvalidInput, std::move(message), "execution graph", std::move(expected), std::move(hint)};
 }
 
 // What a work item is in a trace.

@@ -64,7 +64,7 @@ Result<std::unique_ptr<ByteSource>> source_of(const std::filesystem::path& path)
   std::error_code ignored;
   gzFile file = std::filesystem::is_regular_file(path, ignored) ? gzopen(path.c_str(), "rb") : nullptr;
   if (file == nullptr) {
-    return fail({ErrorCode::kNotFound, "cannot open the trace", path.string(), "a readable file", "", {}});
+    return fail({ErrorCode::kNotFound, "cannot open the trace", path.string(), "a readable file"});
   }
   return std::make_unique<FileSource>(file);
 }
@@ -133,12 +133,8 @@ Result<bool> FrameReader::next(std::string_view* frame) {
 Error FrameReader::error(std::string message) const {
   const std::string place =
       frames_ == 0 ? std::string("its metadata") : fmt::format("node number {} of the file", frames_ - 1);
-  return {ErrorCode::kInvalidInput,
-          std::move(message),
-          fmt::format("{}, byte {}", where_, start_),
-          fmt::format("Chakra frames (varint length, then a protobuf message); this one would be {}", place),
-          "",
-          {}};
+  return {ErrorCode::kInvalidInput, std::move(message), fmt::format("{}, byte {}", where_, start_),
+          fmt::format("Chakra frames (varint length, then a protobuf message); this one would be {}", place)};
 }
 
 Error FrameReader::error_in_frame(std::string message) {
@@ -153,7 +149,7 @@ Result<void> rewrite_trace(
     const std::function<bool(std::string_view node, std::size_t index, std::string* out)>& patch) {
   std::error_code failed;
   if (std::filesystem::equivalent(from, to, failed)) {
-    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file", "", {}});
+    return fail({ErrorCode::kInvalidInput, "is the trace that is read", to.string(), "another file"});
   }
   NS_TRY(const std::unique_ptr<ByteSource> source, source_of(from));
   FrameReader frames(*source, from.string());

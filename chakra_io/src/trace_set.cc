@@ -73,12 +73,8 @@ Result<TraceSet> find_traces(const std::filesystem::path& where) {
   }
   const auto one = name_of_trace(where.filename().string());
   if (found.empty() && one && std::filesystem::is_regular_file(where, failed)) {
-    return fail({ErrorCode::kNotFound,
-                 "this is the trace of one rank",
-                 where.string(),
-                 "the prefix of all ranks, or their folder",
-                 "write " + (where.parent_path() / one->stem).string(),
-                 {}});
+    return fail({ErrorCode::kNotFound, "this is the trace of one rank", where.string(),
+                 "the prefix of all ranks, or their folder", "write " + (where.parent_path() / one->stem).string()});
   }
   if (found.empty()) {
     return error(ErrorCode::kNotFound, "no traces here", "PREFIX.0.et, PREFIX.1.et, ..., plain or .et.gz");

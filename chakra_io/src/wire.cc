@@ -146,8 +146,7 @@ void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out) {
 Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node) {
   const int type = node.type();
   if (type < 0 || type >= static_cast<int>(kTypeNames.size())) {
-    return fail(
-        {ErrorCode::kInvalidInput, fmt::format("unknown node type {}", type), "", "a type from 0 to 7", "", {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("unknown node type {}", type), "", "a type from 0 to 7"});
   }
   TraceNode out;
   out.id = node.id();

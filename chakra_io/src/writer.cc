@@ -450,12 +450,8 @@ Result<TraceExport> TraceExport::prepare(const ExecutionGraph& graph, const Time
                                          const ExportOptions& options) {
   if (options.prefix.empty() || options.prefix == "." || options.prefix == ".." ||
       options.prefix.find_first_of(std::string("/\0", 2)) != std::string::npos) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("\"{}\" is no beginning of a file name", options.prefix),
-                 "prefix",
-                 "a name without \"/\"",
-                 "the folder is named by itself",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("\"{}\" is no beginning of a file name", options.prefix),
+                 "prefix", "a name without \"/\"", "the folder is named by itself"});
   }
   auto out = std::make_unique<Prepared>();
   out->graph = &graph;

@@ -67,7 +67,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
 }
 
 Error wrong(const std::string& where, std::string message, std::string expected) {
-  return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
+  return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected)};
 }
 
 // Error: the middle one of the rows is further off than a correction goes, as in another unit.

@@ -105,12 +105,8 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
     left = (left + size - 1) / size;
   }
   if (left != 1 || outermost == nullptr) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("no network joins {} GPU(s) of \"{}\"", gpus, cluster.id),
-                 cluster.id,
-                 "at least two GPUs, on a cluster that has them",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInfeasible, fmt::format("no network joins {} GPU(s) of \"{}\"", gpus, cluster.id),
+                 cluster.id, "at least two GPUs, on a cluster that has them"});
   }
   if (!even) system.dimensions = {astra_dimension(*outermost, gpus)};
   for (AstraDimension& d : system.dimensions) d.algorithm.all_to_all = "direct";
@@ -166,7 +162,7 @@ constexpr std::size_t kMostDimensions = 16;
 constexpr std::int64_t kMostNpus = std::int64_t{1} << 32;
 
 Error yml_error(std::string message, const std::string& where, std::string expected) {
-  return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}};
+  return {ErrorCode::kInvalidInput, std::move(message), where, std::move(expected)};
 }
 
 std::string_view unquoted(std::string_view text) {

@@ -213,7 +213,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     return Source{std::move(path), std::move(text)};
   };
   if (reference.empty()) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), "", "", "", {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("no {} is named", kind_name.noun), ""});
   }
   if (names_file(reference) || reference == "-") {
     std::filesystem::path path(reference);
@@ -221,12 +221,8 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     // A model as it is downloaded: its configuration lies beside its weights.
     if (kind == CatalogKind::kModel && std::filesystem::is_directory(path, status)) {
       if (!std::filesystem::exists(path / "config.json", status)) {
-        return fail({ErrorCode::kInvalidInput,
-                     fmt::format("the folder \"{}\" has no config.json", path.string()),
-                     "",
-                     std::string(kind_name.expected),
-                     "",
-                     {}});
+        return fail({ErrorCode::kInvalidInput, fmt::format("the folder \"{}\" has no config.json", path.string()), "",
+                     std::string(kind_name.expected)});
       }
       path /= "config.json";
     }
@@ -247,7 +243,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     for (const EmbeddedFile& file : embedded_files()) {
       if (file.path == path) return remember("configs/" + path, std::string(file.content));
     }
-    return fail({ErrorCode::kNotFound, "", "", "", "", {}});
+    return fail({ErrorCode::kNotFound, "", ""});
   };
   const std::string wanted = lower(reference);
   if (auto found = by_id(wanted); found || found.error().code != ErrorCode::kNotFound) return found;
@@ -266,12 +262,8 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     if (auto folder = find(kind, std::string(reference) + "/"); folder || is_folder) return folder;
   }
   const std::string near = nearest_name(wanted, known);
-  return fail({ErrorCode::kNotFound,
-               fmt::format("unknown {} \"{}\"", kind_name.noun, reference),
-               "",
-               std::string(kind_name.expected),
-               did_you_mean(near),
-               {}});
+  return fail({ErrorCode::kNotFound, fmt::format("unknown {} \"{}\"", kind_name.noun, reference), "",
+               std::string(kind_name.expected), did_you_mean(near)});
 }
 
 Result<Gpu> Catalog::gpu(std::string_view reference) const {
@@ -301,12 +293,8 @@ Result<Framework> Catalog::framework(std::string_view reference) const {
     auto found = find(CatalogKind::kFramework, like);
     if (!found) return wrong(std::move(found).error());
     if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
-      return wrong({ErrorCode::kInvalidInput,
-                    fmt::format("the framework \"{}\" is like itself", like),
-                    "",
-                    "frameworks of which the last one is like no other",
-                    "",
-                    {}});
+      return wrong({ErrorCode::kInvalidInput, fmt::format("the framework \"{}\" is like itself", like), "",
+                    "frameworks of which the last one is like no other"});
     }
     paths.push_back(found->path);
     NS_TRY(const Framework base, read_framework(found->text, found->path));
@@ -330,12 +318,9 @@ Result<Cluster> Catalog::cluster(std::string_view reference) const {
 Result<Cluster> Catalog::usual_machine(const Gpu& gpu, std::string_view file) const {
   if (gpu.usual_cluster.empty()) {
     return fail(
-        {ErrorCode::kInvalidInput,
-         fmt::format("the usual machine of the GPU \"{}\" is unknown", gpu.id),
-         "",
+        {ErrorCode::kInvalidInput, fmt::format("the usual machine of the GPU \"{}\" is unknown", gpu.id), "",
          "a GPU with a usual cluster, or a description of the machine",
-         "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)",
-         {}});
+         "write machine/cluster, or machine/intra and machine/inter (ns-dist list clusters, ns-dist list fabrics)"});
   }
   auto usual = cluster(gpu.usual_cluster);
   if (!usual) {

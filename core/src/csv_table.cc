@@ -19,7 +19,7 @@ namespace ns_dist {
 namespace {
 
 Error error_at(std::string where, std::string message, std::string expected = "", std::string hint = "") {
-  return {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint), {}};
+  return {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected), std::move(hint)};
 }
 
 Error unclosed_quote(std::string where) {
@@ -40,16 +40,11 @@ Result<gzFile> opened(const std::filesystem::path& path) {
   const int file = standard ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (struct stat status = {}; file >= 0 && ::fstat(file, &status) == 0 && S_ISDIR(status.st_mode)) {
     ::close(file);
-    return fail(
-        {ErrorCode::kInvalidInput, "this is a folder", path.string(), "a file of CSV, plain or gzipped", "", {}});
+    return fail({ErrorCode::kInvalidInput, "this is a folder", path.string(), "a file of CSV, plain or gzipped"});
   }
   if (const gzFile opened = file < 0 ? nullptr : gzdopen(file, "rb"); opened != nullptr) return opened;
-  return fail({ErrorCode::kNotFound,
-               fmt::format("cannot be opened: {}", std::strerror(errno)),
-               path.string(),
-               "CSV, plain or gzipped",
-               "",
-               {}});
+  return fail({ErrorCode::kNotFound, fmt::format("cannot be opened: {}", std::strerror(errno)), path.string(),
+               "CSV, plain or gzipped"});
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }

@@ -22,12 +22,8 @@ Result<void> read_field(const Field& field, std::string_view text, CudaGraphs& v
     NS_TRY(read.modules, read_set(field, text, names_of<LayerModule>(), "off, on, or MODULE,MODULE..."));
   }
   if (read.records(LayerModule::kMoePreprocess) && !read.records(LayerModule::kMoeRouter)) {
-    return fail({ErrorCode::kInvalidInput,
-                 "a graph of moe_preprocess begins with moe_router",
-                 std::string(field.name),
-                 "moe_router beside moe_preprocess",
-                 fmt::format("write {}=moe_router,{}", field.name, text),
-                 {}});
+    return fail({ErrorCode::kInvalidInput, "a graph of moe_preprocess begins with moe_router", std::string(field.name),
+                 "moe_router beside moe_preprocess", fmt::format("write {}=moe_router,{}", field.name, text)});
   }
   value = read;
   return {};

@@ -15,7 +15,7 @@ constexpr BytesPerSecond kFastest = 1000 * units::TB / units::s, kSlowest = 1 * 
 constexpr double kFastestStage = 1000;  // relative to the GPU
 
 Error mistake(std::string message, std::string expected, std::string hint = "") {
-  return {ErrorCode::kInvalidInput, std::move(message), "", std::move(expected), std::move(hint), {}};
+  return {ErrorCode::kInvalidInput, std::move(message), "", std::move(expected), std::move(hint)};
 }
 
 tl::unexpected<Error> fail_at(const Field& field, Error error, std::string hint = "") {
@@ -73,12 +73,8 @@ Result<EnumSet> read_set(const Field& field, std::string_view text, std::span<co
     const std::size_t comma = text.find(',');
     const auto found = read_name(text.substr(0, comma), names);
     if (!found) {
-      return fail({ErrorCode::kInvalidInput,
-                   found.error().message,
-                   std::string(field.name),
-                   std::string(expected),
-                   fmt::format("the modules are {}", fmt::join(names, ", ")),
-                   {}});
+      return fail({ErrorCode::kInvalidInput, found.error().message, std::string(field.name), std::string(expected),
+                   fmt::format("the modules are {}", fmt::join(names, ", "))});
     }
     set |= EnumSet{1} << *found;
     if (comma == std::string_view::npos) return set;

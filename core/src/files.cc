@@ -41,12 +41,8 @@ std::string name_of(const fs::path& path) {
 }
 
 Error unwritable(const fs::path& path, int why) {
-  return {ErrorCode::kInvalidInput,
-          fmt::format("cannot be written: {}", std::strerror(why)),
-          name_of(path),
-          why == ENOSPC || why == EFBIG || why == EDQUOT ? "a place with room left" : "a path that can be written",
-          "",
-          {}};
+  return {ErrorCode::kInvalidInput, fmt::format("cannot be written: {}", std::strerror(why)), name_of(path),
+          why == ENOSPC || why == EFBIG || why == EDQUOT ? "a place with room left" : "a path that can be written"};
 }
 
 // The file that a chain of links ends at, whether or not it is there.
@@ -88,9 +84,9 @@ struct Unread {
   int why = 0;  // errno; 0: it is too large
   Error error(std::size_t most) const {
     if (why == 0)
-      return {ErrorCode::kInvalidInput, "is too large", "", fmt::format("at most {} MiB", most / kMebibyte), "", {}};
-    if (why == EISDIR) return {ErrorCode::kInvalidInput, "this is a folder", "", "a file", "", {}};
-    return {ErrorCode::kNotFound, fmt::format("cannot be read: {}", std::strerror(why)), "", "a file", "", {}};
+      return {ErrorCode::kInvalidInput, "is too large", "", fmt::format("at most {} MiB", most / kMebibyte)};
+    if (why == EISDIR) return {ErrorCode::kInvalidInput, "this is a folder", "", "a file"};
+    return {ErrorCode::kNotFound, fmt::format("cannot be read: {}", std::strerror(why)), "", "a file"};
   }
 };
 

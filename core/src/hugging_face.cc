@@ -36,6 +36,7 @@ struct Family {
   bool full_is_unrotated = false;  // the layers without a window have no positions
   bool shared_expert = false;      // one, of an expert's width
   bool sinks = false;
+  bool delta = false;  // the gated delta rule in most layers, and gated attention in the others
 };
 
 bool present(const JsonReader& reader, std::string_view key) { return reader.has(key) && !reader.is_null(key); }
@@ -239,8 +240,8 @@ LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& mo
   return LayerSet::of(member);
 }
 
-// "layer_types" names the attention of each layer. Returns those that see all tokens.
-LayerSet read_layer_types(JsonReader& reader, const Model& model) {
+// "layer_types" names the attention of each layer. Returns those that see all tokens. `other`: what others are.
+LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
   const std::vector<std::string> types = reader.texts("layer_types");
   std::vector<bool> full = none_of_layers(model);
   if (types.size() < full.size()) {
@@ -250,10 +251,10 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model) {
   }
   for (std::size_t i = 0; i < full.size(); ++i) {
     full[i] = types[i] == "full_attention";
-    if (full[i] || types[i] == "sliding_attention" || types[i] == "chunked_attention") continue;
+    if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
-                "\"full_attention\", \"sliding_attention\" or \"chunked_attention\"");
+                fmt::format("\"full_attention\" or \"{}\"", fmt::join(other, "\" or \"")));
     return {};
   }
   return LayerSet::of(full);
@@ -271,7 +272,8 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
     model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
   }
   const bool has_types = present(reader, "layer_types");
-  const LayerSet full = has_types ? read_layer_types(reader, model) : LayerSet{};
+  const LayerSet full =
+      has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
   model.chunked_attention = present(reader, "attention_chunk_size");
   const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
   const bool windowed = reader.boolean("use_sliding_window", !family.model_type.starts_with("qwen"));
@@ -322,6 +324,23 @@ void read_latent_attention(JsonReader& reader, Model& model) {
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
 }
 
+// The gated delta rule, in all layers but those with attention (Qwen3NextConfig).
+void read_delta_net(JsonReader& reader, Model& model) {
+  DeltaNet net;
+  const auto read = [&](std::string_view key, std::int64_t fallback) {
+    return reader.integer(key, 1, kMostSize, Presence::kOptional, fallback);
+  };
+  net.key_heads = read("linear_num_key_heads", 16);
+  net.value_heads = read("linear_num_value_heads", 32);
+  net.key_dim = read("linear_key_head_dim", 128);
+  net.value_dim = read("linear_value_head_dim", 128);
+  net.convolution = read("linear_conv_kernel_dim", net.convolution);
+  model.delta_net = net;
+  model.full_attention_layers = present(reader, "layer_types")
+                                    ? read_layer_types(reader, model, {"linear_attention"})
+                                    : LayerSet{.every = read("full_attention_interval", 4), .listed = {}};
+}
+
 void read_experts(JsonReader& reader, const Family& family, Model& model) {
   Experts moe;
   moe.experts = size(reader, family, {"n_routed_experts", "num_experts", "num_local_experts"});
@@ -366,7 +385,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"}, 0);
   const bool latent = present(reader, "kv_lora_rank");
   if (model.head_dim == 0) share_hidden(model, latent);
-  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
+  // Files without a dense layer may have no width of one.
+  const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
+  model.ffn = reader.integer(all_experts ? "moe_intermediate_size" : "intermediate_size", 1, kMostSize);
   model.sequence = read_sequence(reader, family);
   const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
@@ -387,14 +408,23 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   if (reader.boolean("use_qk_norm", family.qk_norm != QueryKeyNorm::kNone)) {
     model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
   }
-  const double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
+  double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
+  if (present(reader, "rope_parameters")) {
+    reader.object("rope_parameters", [&](JsonReader& inner) {
+      inner.accept_unknown_keys();
+      inner.treat_null_as_missing();
+      rotated = inner.number("partial_rotary_factor", 0, 1, Presence::kOptional, rotated);
+    });
+  }
   if (rotated > 0 && rotated < 1) {
     model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   model.attention_sinks = family.sinks;
-  read_attention_layers(reader, family, model);
-  model.prediction_layers = reader.integer("num_nextn_predict_layers", 0, 1'000, Presence::kOptional, 0);
+  model.attention_gate = reader.boolean("attn_output_gate", family.delta);
+  family.delta ? read_delta_net(reader, model) : read_attention_layers(reader, family, model);
+  model.prediction_layers = reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_nextn_predict_layers"}), 0,
+                                           1'000, Presence::kOptional, 0);
   if (latent) read_latent_attention(reader, model);
 }
 
@@ -452,6 +482,9 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3_vl_text", .read = read_decoder, .qk_norm = kHead},
     {.model_type = "qwen3_moe", .read = read_moe, .qk_norm = kHead},
     {.model_type = "qwen3_vl_moe_text", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "qwen3_next", .read = read_moe, .qk_norm = kHead, .rotary = 0.25, .delta = true},
+    {.model_type = "qwen3_5_text", .read = read_decoder, .qk_norm = kHead, .rotary = 0.25, .delta = true},
+    {.model_type = "qwen3_5_moe_text", .read = read_moe, .qk_norm = kHead, .rotary = 0.25, .delta = true},
     {.model_type = "gemma", .read = read_decoder, .activation = "gelu", .tied = true},
     {.model_type = "gemma2",
      .read = read_decoder,
@@ -519,6 +552,8 @@ struct Nearest {
 };
 constexpr Nearest kNearest[] = {
     {"nemotron_h", {"hybrid_override_pattern", "mamba_num_heads"}},
+    {"qwen3_next", {"linear_num_value_heads", "num_experts"}},
+    {"qwen3_5_text", {"linear_num_value_heads", "linear_key_head_dim"}},
     {"deepseek_v3", {"kv_lora_rank", "n_routed_experts"}},
     {"glm4_moe", {"n_routed_experts", "first_k_dense_replace"}},
     {"qwen3_moe", {"num_experts", "moe_intermediate_size"}},
@@ -566,19 +601,12 @@ struct Foreign {
   std::string_view key, what;
 };
 constexpr Foreign kForeign[] = {
-    {"linear_attn_config", "linear attention"},
-    {"linear_num_key_heads", "linear attention"},
-    {"mamba_n_heads", "Mamba layers of this type"},
-    {"n_mamba_heads", "Mamba layers of this type"},
-    {"mamba_d_state", "Mamba layers of this type"},
-    {"mb_per_layer", "Mamba layers of this type"},
-    {"attn_layer_period", "Mamba layers"},
-    {"layers_block_type", "Mamba layers of this type"},
-    {"lru_width", "linear recurrent layers"},
-    {"layer_group_size", "linear attention"},
-    {"num_decoder_layers", "an encoder with a decoder"},
-    {"decoder_layers", "an encoder with a decoder"},
-    {"ssm_cfg", "Mamba layers of this type"},
+    {"linear_attn_config", "linear attention"},         {"mamba_n_heads", "Mamba layers of this type"},
+    {"n_mamba_heads", "Mamba layers of this type"},     {"mamba_d_state", "Mamba layers of this type"},
+    {"mb_per_layer", "Mamba layers of this type"},      {"attn_layer_period", "Mamba layers"},
+    {"layers_block_type", "Mamba layers of this type"}, {"lru_width", "linear recurrent layers"},
+    {"layer_group_size", "linear attention"},           {"num_decoder_layers", "an encoder with a decoder"},
+    {"decoder_layers", "an encoder with a decoder"},    {"ssm_cfg", "Mamba layers of this type"},
 };
 
 // A type that is not known may count its experts under keys that are not known either.

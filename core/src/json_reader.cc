@@ -178,12 +178,8 @@ std::string pointer_step(std::string_view key) {
 
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where) {
   if (text.size() > kLongestJson) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} MiB of JSON", text.size() >> 20),
-                 where,
-                 fmt::format("at most {} MiB", kLongestJson >> 20),
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} MiB of JSON", text.size() >> 20), where,
+                 fmt::format("at most {} MiB", kLongestJson >> 20)});
   }
   StrictParse parse;
   const bool parsed = nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &parse);
@@ -192,7 +188,7 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
                     message.find("missing closing quote") != std::string::npos;
   // The parser takes a byte 0 for the end, and what is behind it would not be read.
   if (const std::size_t null = text.find('\0'); null != std::string_view::npos && (parsed || ends)) {
-    return fail({ErrorCode::kInvalidInput, "a byte 0", place_of(text, null, where), "JSON text in UTF-8", "", {}});
+    return fail({ErrorCode::kInvalidInput, "a byte 0", place_of(text, null, where), "JSON text in UTF-8"});
   }
   if (parsed) return std::move(parse.root);
   std::string place = where;
@@ -203,7 +199,7 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
               : is_markup(text) ? "this is HTML without a report: the page ends too early, or is none of ns-dist"
                                 : "this is not JSON (" + shortened(cause_of(message)) + ")";
   }
-  return fail({ErrorCode::kInvalidInput, message, place, parse.expected, "", {}});
+  return fail({ErrorCode::kInvalidInput, message, place, parse.expected});
 }
 
 JsonReader::JsonReader(const nlohmann::ordered_json& value, std::string where, std::vector<Error>& errors,
@@ -226,7 +222,7 @@ std::string JsonReader::where(std::string_view key) const {
 
 void JsonReader::note(std::string_view place, std::string message, std::string expected, std::string hint) {
   errors_->push_back(
-      {ErrorCode::kInvalidInput, std::move(message), where(place), std::move(expected), std::move(hint), {}});
+      {ErrorCode::kInvalidInput, std::move(message), where(place), std::move(expected), std::move(hint)});
 }
 
 bool JsonReader::is_noted(std::string_view place) const {

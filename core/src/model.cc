@@ -35,12 +35,8 @@ std::vector<std::string> warnings_of(const Model& model) {
 
 Result<Model> first_layers(Model model, std::int64_t layers) {
   if (layers > model.layers) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} has {} layers", model.name, model.layers),
-                 "",
-                 fmt::format("from 1 to {}, or 0 for all", model.layers),
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} has {} layers", model.name, model.layers), "",
+                 fmt::format("from 1 to {}, or 0 for all", model.layers)});
   }
   if (layers == model.layers) return model;
   model.layers = layers;
@@ -67,6 +63,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
   if (model.layer_pattern.empty()) {
     const bool experts = model.moe && layer >= model.moe->first_dense_layers && model.moe->layers.contains(layer);
     kind.feed_forward = experts ? FeedForward::kExperts : FeedForward::kDense;
+    if (model.delta_net && !model.full_attention_layers.contains(layer)) kind.mixer = Mixer::kDeltaNet;
   } else {
     NS_EXPECTS(layer >= 0 && layer < static_cast<std::int64_t>(model.layer_pattern.size()));
     const char letter = model.layer_pattern[static_cast<std::size_t>(layer)];
@@ -84,7 +81,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
 Result<void> check_pattern(const Model& model) {
   const std::string& pattern = model.layer_pattern;
   const auto refuse = [](std::string message, std::string expected) {
-    return fail({ErrorCode::kInvalidInput, std::move(message), "layer_pattern", std::move(expected), "", {}});
+    return fail({ErrorCode::kInvalidInput, std::move(message), "layer_pattern", std::move(expected)});
   };
   if (pattern.empty()) return {};
   if (static_cast<std::int64_t>(pattern.size()) != model.layers) {
@@ -106,7 +103,7 @@ Result<void> check_pattern(const Model& model) {
 std::vector<Error> check_shape(const Model& model) {
   std::vector<Error> errors;
   const auto note = [&](const char* key, std::string message, std::string expected = "") {
-    errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected), "", {}});
+    errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected)});
   };
   if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
     note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads),
@@ -164,6 +161,21 @@ std::vector<Error> check_shape(const Model& model) {
     limit("state_space/state", "all states together have a width of", kMostWidth,
           {space.groups + space.heads, space.state});
     limit("state_space/convolution", "a convolution reads", kMostWidth, {space.convolution});
+  }
+  if (model.delta_net) {
+    const DeltaNet& net = *model.delta_net;
+    if (net.key_heads > 0 && net.value_heads % net.key_heads != 0) {
+      note("delta_net/value_heads", fmt::format("{} heads of values for {} of keys", net.value_heads, net.key_heads),
+           fmt::format("a multiple of {}", net.key_heads));
+    }
+    limit("delta_net/value_heads", "all heads together have a width of", kMostWidth,
+          {net.value_heads, net.key_dim + net.value_dim});
+    limit("delta_net/key_dim", "the state of a head has a size of", kMostWidth, {net.key_dim, net.value_dim});
+    limit("delta_net/convolution", "a convolution reads", kMostWidth, {net.convolution});
+    if (!model.layer_pattern.empty()) {
+      note("delta_net", "layers are told by \"layer_pattern\", which has no letter for the delta rule",
+           "\"full_attention_layers\" in its place");
+    }
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");

@@ -587,12 +587,8 @@ Result<void> set_pass(OperatorKind& kind, Pass pass) {
       kind);
   if (set) return {};
   const OperatorForm& form = kForms[kind.index()];
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("{} has no backward pass", form.family),
-               "",
-               "forward",
-               std::string(form.instead_of_backward),
-               {}});
+  return fail({ErrorCode::kInvalidInput, fmt::format("{} has no backward pass", form.family), "", "forward",
+               std::string(form.instead_of_backward)});
 }
 
 }  // namespace ns_dist

@@ -161,7 +161,7 @@ bool make_kind(std::string_view name, OperatorKind* out, std::index_sequence<Is.
 }
 
 tl::unexpected<Error> wrong(std::string message, std::string expected) {
-  return fail({ErrorCode::kInvalidInput, std::move(message), "", std::move(expected), "", {}});
+  return fail({ErrorCode::kInvalidInput, std::move(message), "", std::move(expected)});
 }
 
 }  // namespace

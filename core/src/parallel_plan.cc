@@ -12,12 +12,8 @@ namespace {
 constexpr std::string_view kExpected = "none, selective, selective:MODULE,MODULE..., full, or full:LAYERS";
 
 tl::unexpected<Error> refuse(const Field& field, std::string message, std::string hint) {
-  return fail({ErrorCode::kInvalidInput,
-               std::move(message),
-               std::string(field.name),
-               std::string(kExpected),
-               std::move(hint),
-               {}});
+  return fail(
+      {ErrorCode::kInvalidInput, std::move(message), std::string(field.name), std::string(kExpected), std::move(hint)});
 }
 
 }  // namespace

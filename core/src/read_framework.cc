@@ -37,6 +37,7 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
   framework.name = reader.text("name");
   framework.like = reader.text("like", Presence::kOptional);
   framework.named_as = reader.texts("named_as");
+  framework.compared_with = reader.text("compared_with", Presence::kOptional);
   reader.objects("set", [&](JsonReader& inner) {
     framework.set.push_back({{inner.text("field"), inner.text("value")}, inner.where()});
     const std::string& field = framework.set.back().field;

@@ -99,6 +99,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   model.labels = reader.integer("labels", 0, kMostSize, Presence::kOptional, 0);
   model.embedding_norm = reader.boolean("embedding_norm", false);
   model.attention_sinks = reader.boolean("attention_sinks", false);
+  model.attention_gate = reader.boolean("attention_gate", false);
   model.vocabulary = reader.integer("vocabulary", 1, kMostSize);
   model.sequence = reader.integer("sequence", 1, 1'000'000'000);
   model.norm_placement = reader.enumerator<NormPlacement>("norm_placement", Presence::kOptional);
@@ -151,6 +152,18 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
         space.state = inner.integer("state", 1, kMostSize);
         space.convolution = inner.integer("convolution", 1, kMostSize, Presence::kOptional, space.convolution);
         model.state_space = space;
+      },
+      Presence::kOptional);
+  reader.object(
+      "delta_net",
+      [&](JsonReader& inner) {
+        DeltaNet net;
+        net.key_heads = inner.integer("key_heads", 1, kMostSize);
+        net.value_heads = inner.integer("value_heads", 1, kMostSize);
+        net.key_dim = inner.integer("key_dim", 1, kMostSize);
+        net.value_dim = inner.integer("value_dim", 1, kMostSize);
+        net.convolution = inner.integer("convolution", 1, kMostSize, Presence::kOptional, net.convolution);
+        model.delta_net = net;
       },
       Presence::kOptional);
   model.published_parameters = reader.number("published_parameters", 0, 1e18, Presence::kOptional);

@@ -100,12 +100,8 @@ Example example_of(Dimension dimension) {
 
 Error error(std::string message, Dimension expected) {
   const Example example = example_of(expected);
-  return {ErrorCode::kInvalidInput,
-          std::move(message),
-          "",
-          fmt::format("{} with its unit", example.noun),
-          fmt::format("write it like \"{}\"", example.text),
-          {}};
+  return {ErrorCode::kInvalidInput, std::move(message), "", fmt::format("{} with its unit", example.noun),
+          fmt::format("write it like \"{}\"", example.text)};
 }
 
 }  // namespace

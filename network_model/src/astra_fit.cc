@@ -110,12 +110,8 @@ Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarge
     }
   }
   if (goals.empty()) {
-    return fail({ErrorCode::kInvalidInput,
-                 "there is no collective or message to fit the network to",
-                 "network.yml",
-                 "a plan whose ranks speak to each other",
-                 "leave the fit out",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, "there is no collective or message to fit the network to", "network.yml",
+                 "a plan whose ranks speak to each other", "leave the fit out"});
   }
   const Fit fit(system, std::move(goals), node);
   const std::vector<double> start(2 * system.dimensions.size(), 0), end = fit.run();

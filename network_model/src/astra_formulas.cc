@@ -27,7 +27,7 @@ Int truncated(double nanoseconds) { return static_cast<Int>(nanoseconds); }
 Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
 
 tl::unexpected<Error> no_form(const std::string& what) {
-  return fail({ErrorCode::kInvalidInput, "no closed form is known for " + what, "", "", "", {}});
+  return fail({ErrorCode::kInvalidInput, "no closed form is known for " + what, ""});
 }
 
 // One dimension with everything that its formulas need.
@@ -143,12 +143,8 @@ Result<Int> Dimension::chunk(CollectiveKind kind, const std::string& algorithm, 
   if (algorithm == "ring") return ring(kind, c);
   if (algorithm == "halvingDoubling") return halving_doubling(kind, c);
   if (const auto window = window_of(algorithm)) return direct(kind, c, *window);
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("algorithm \"{}\"", algorithm),
-               "",
-               "ring, direct, direct<window> or halvingDoubling",
-               "",
-               {}});
+  return fail({ErrorCode::kInvalidInput, fmt::format("algorithm \"{}\"", algorithm), "",
+               "ring, direct, direct<window> or halvingDoubling"});
 }
 
 bool runs(CollectiveKind kind) {
@@ -204,16 +200,12 @@ Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
   for (std::size_t i = 0; i < system.dimensions.size(); ++i) {
     const AstraDimension& d = system.dimensions[i];
     if (d.npus < 2 || !(d.bandwidth_gib > 0) || !(d.latency_ns >= 0) || !std::isfinite(d.latency_ns)) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("dimension {} of the network", i),
-                   "",
-                   "at least 2 NPUs, a positive bandwidth, a latency of at least zero",
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("dimension {} of the network", i), "",
+                   "at least 2 NPUs, a positive bandwidth, a latency of at least zero"});
     }
     dims.push_back({&d, &system, system.endpoint_delay_ns});
   }
-  if (dims.empty()) return fail({ErrorCode::kInvalidInput, "a network without dimensions", "", "", "", {}});
+  if (dims.empty()) return fail({ErrorCode::kInvalidInput, "a network without dimensions", ""});
   return dims;
 }
 
@@ -229,16 +221,11 @@ struct Chunks {
 // `npus`: those of the whole network, also for a group of fewer.
 Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int comm_size, Int npus) {
   if (!runs(kind)) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("ASTRA-Sim runs no {}", name_of(kind)),
-                 "",
-                 "all_reduce, all_gather, reduce_scatter or all_to_all",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("ASTRA-Sim runs no {}", name_of(kind)), "",
+                 "all_reduce, all_gather, reduce_scatter or all_to_all"});
   }
   if (comm_size < 1 || system.splits < 1 || system.active_chunks < 1) {
-    return fail(
-        {ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers", "", {}});
+    return fail({ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers"});
   }
   Int size = comm_size, c = size / system.splits;
   if (kind != CollectiveKind::kAllGather && c < npus) {
@@ -251,12 +238,8 @@ Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int com
 }
 
 Error no_algorithm(CollectiveKind kind) {
-  return {ErrorCode::kInvalidInput,
-          fmt::format("the system has no algorithm for {}", name_of(kind)),
-          "",
-          "one for each dimension of the network",
-          "",
-          {}};
+  return {ErrorCode::kInvalidInput, fmt::format("the system has no algorithm for {}", name_of(kind)), "",
+          "one for each dimension of the network"};
 }
 
 }  // namespace
@@ -445,11 +428,8 @@ Result<std::int64_t> AstraNetwork::message_ns(Rank from, Rank to, std::int64_t b
   const Int npus = system_.npus();
   if (from < 0 || to < 0 || from >= npus || to >= npus || from == to || bytes < 0) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("a message of {} bytes from rank {} to rank {}", bytes, from, to),
-                 "",
-                 fmt::format("two ranks from 0 to {}", npus - 1),
-                 "",
-                 {}});
+                 fmt::format("a message of {} bytes from rank {} to rank {}", bytes, from, to), "",
+                 fmt::format("two ranks from 0 to {}", npus - 1)});
   }
   const auto [dimension, distance] = charged(from, to);
   return Dimension{&system_.dimensions[dimension], &system_, 0}.message(bytes, distance);
@@ -462,12 +442,8 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
   std::sort(sorted.begin(), sorted.end());
   if (n < 2 || times.size() != members.size() || sorted.front() < 0 || sorted.back() >= npus ||
       std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("a group of {} ranks", n),
-                 "",
-                 fmt::format("at least two different ranks from 0 to {}", npus - 1),
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("a group of {} ranks", n), "",
+                 fmt::format("at least two different ranks from 0 to {}", npus - 1)});
   }
   if (n == npus && all_equal(times)) {
     NS_TRY(const Int duration, astra_time_ns(system_, kind, comm_size));
@@ -613,39 +589,26 @@ class AstraModel final : public NetworkCost {
     const double bytes = collective.size / units::B;
     if (!(bytes >= 1) || !(bytes < 9e15)) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes),
-                   "",
-                   "1 byte to 9 PB",
-                   "",
-                   {}});
+                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes), "", "1 byte to 9 PB"});
     }
     if (collective.imbalance != 1) {
       return fail(
           {ErrorCode::kInvalidInput,
-           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance),
-           "",
-           "1: ASTRA-Sim's formulas are for even ones",
-           "leave the imbalance out, or take network/model=nccl",
-           {}});
+           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance), "",
+           "1: ASTRA-Sim's formulas are for even ones", "leave the imbalance out, or take network/model=nccl"});
     }
     if (collective.routing.experts > 0 &&
         (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)),
-                   "",
-                   "an all-to-all whose groups hold a token's experts",
-                   "",
-                   {}});
+                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)), "",
+                   "an all-to-all whose groups hold a token's experts"});
     }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
     constexpr Int kMostRanks = Int{1} << 24;
     if (placement.ranks < 2 || placement.ranks > kMostRanks) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of {} ranks", network::with_article(collective.kind), placement.ranks),
-                   "",
-                   fmt::format("a group of 2 to {} ranks", kMostRanks),
-                   "",
-                   {}});
+                   fmt::format("{} of {} ranks", network::with_article(collective.kind), placement.ranks), "",
+                   fmt::format("a group of 2 to {} ranks", kMostRanks)});
     }
     NS_TRY(const AstraNetwork network, network_for(collective.group));
     Answer result;

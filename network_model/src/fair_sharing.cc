@@ -15,7 +15,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 tl::unexpected<Error> wrong(const std::string& message, const std::string& expected) {
-  return fail({ErrorCode::kInvalidInput, message, "", expected, "", {}});
+  return fail({ErrorCode::kInvalidInput, message, "", expected});
 }
 
 // Progressive filling over the flows of `active`; `rates` of the others stay untouched.

@@ -70,48 +70,31 @@ class NetworkModel final : public NetworkCost {
     const bool barrier = collective.kind == CollectiveKind::kBarrier;
     if (!std::isfinite(bytes) || bytes < 0 || (bytes == 0 && !barrier)) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes),
-                   "",
-                   "a positive, finite size",
-                   "",
-                   {}});
+                   fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes), "",
+                   "a positive, finite size"});
     }
     NS_TRY(placement, topology_.place(collective.group));
     if (placement.ranks < 2) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of one rank", network::with_article(collective.kind)),
-                   "",
-                   "a group of at least two ranks",
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("{} of one rank", network::with_article(collective.kind)), "",
+                   "a group of at least two ranks"});
     }
     if (collective.kind == CollectiveKind::kSendRecv && placement.ranks != 2) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("a send_recv between {} ranks", placement.ranks),
-                   "",
-                   "a group of two, the sender first",
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("a send_recv between {} ranks", placement.ranks), "",
+                   "a group of two, the sender first"});
     }
     const double most = collective.kind == CollectiveKind::kAllToAll ? static_cast<double>(placement.ranks) : 1;
     if (!(collective.imbalance >= 1 && collective.imbalance <= most)) {
       return fail(
           {ErrorCode::kInvalidInput,
-           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance),
-           "",
+           fmt::format("{} with an imbalance of {}", network::with_article(collective.kind), collective.imbalance), "",
            most > 1 ? fmt::format("1 (even) to {:g}, the ranks (one receives everything)", most)
-                    : std::string("1: only all_to_all is uneven"),
-           "",
-           {}});
+                    : std::string("1: only all_to_all is uneven")});
     }
     const bool routed = collective.routing.experts > 0;
     if (routed && (collective.kind != CollectiveKind::kAllToAll || !is_possible(collective.routing))) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)),
-                   "",
-                   "an all_to_all, groups that divide the experts, and top groups that hold those of a token",
-                   "",
-                   {}});
+                   fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)), "",
+                   "an all_to_all, groups that divide the experts, and top groups that hold those of a token"});
     }
     Call call{.kind = collective.kind,
               .bytes = barrier ? 0 : bytes,
@@ -127,10 +110,7 @@ class NetworkModel final : public NetworkCost {
   static tl::unexpected<Error> refuse(const Call& call) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("no allowed algorithm does {} on this group", network::with_article(call.kind)),
-                 "network/algorithm",
-                 "",
-                 "leave the algorithm and the protocol at \"auto\"",
-                 {}});
+                 "network/algorithm", "", "leave the algorithm and the protocol at \"auto\""});
   }
 
   struct Answer : Estimate {
@@ -316,21 +296,14 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
          {std::pair(&options.algorithm, "network/algorithm"), std::pair(&options.protocol, "network/protocol")}) {
       if (*value == "auto") continue;
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("\"{}\" is NCCL's: ASTRA-Sim's formulas know no such choice", *value),
-                   field,
-                   "auto",
-                   fmt::format("leave out {}, or network/model=astra", field),
-                   {}});
+                   fmt::format("\"{}\" is NCCL's: ASTRA-Sim's formulas know no such choice", *value), field, "auto",
+                   fmt::format("leave out {}, or network/model=astra", field)});
     }
     return make_astra_model(cluster, options.ranks);
   }
   if (options.model != "nccl") {
-    return fail({ErrorCode::kNotFound,
-                 fmt::format("unknown network model \"{}\"", options.model),
-                 "network/model",
-                 "nccl or astra",
-                 "",
-                 {}});
+    return fail({ErrorCode::kNotFound, fmt::format("unknown network model \"{}\"", options.model), "network/model",
+                 "nccl or astra"});
   }
   NS_TRY(network::Topology topology, network::check_cluster(cluster, options.ranks));
   std::vector<Link> links = network::links_of(cluster);
@@ -339,7 +312,7 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
     if (name == "auto") return std::optional<std::size_t>();
     const auto found = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.name == name; });
     if (found == table.end()) {
-      return fail({ErrorCode::kNotFound, fmt::format("unknown name \"{}\"", name), field, names_of(table), "", {}});
+      return fail({ErrorCode::kNotFound, fmt::format("unknown name \"{}\"", name), field, names_of(table)});
     }
     return std::optional<std::size_t>(static_cast<std::size_t>(found - table.begin()));
   };

@@ -28,20 +28,13 @@ bool is_one_switch(const FabricLevel& inner, const FabricLevel& outer) {
 
 Result<Topology> Topology::of(const Cluster& cluster, std::int64_t ranks) {
   if (cluster.levels.empty()) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("cluster \"{}\" has no levels", cluster.id),
-                 "",
-                 "at least one level that joins GPUs",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("cluster \"{}\" has no levels", cluster.id), "",
+                 "at least one level that joins GPUs"});
   }
   if (cluster.levels.size() > kMaxLevels) {
     return fail({ErrorCode::kInvalidInput,
-                 fmt::format("cluster \"{}\" has {} levels", cluster.id, cluster.levels.size()),
-                 "",
-                 fmt::format("at most {}", kMaxLevels),
-                 "",
-                 {}});
+                 fmt::format("cluster \"{}\" has {} levels", cluster.id, cluster.levels.size()), "",
+                 fmt::format("at most {}", kMaxLevels)});
   }
   Topology topology;
   topology.ranks_ = ranks;
@@ -51,20 +44,13 @@ Result<Topology> Topology::of(const Cluster& cluster, std::int64_t ranks) {
     const std::int64_t size = cluster.levels[i].size;
     const bool outermost = i + 1 == cluster.levels.size();
     if (size < 0 || (size == 0 && !outermost)) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("level {} of cluster \"{}\" has size {}", i, cluster.id, size),
+      return fail({ErrorCode::kInvalidInput, fmt::format("level {} of cluster \"{}\" has size {}", i, cluster.id, size),
                    fmt::format("/levels/{}/size", i),
-                   "a positive number of units; only the outermost level may be open (0)",
-                   "",
-                   {}});
+                   "a positive number of units; only the outermost level may be open (0)"});
     }
     if (size > kMaxRank / below) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("cluster \"{}\" has more than 2^48 GPUs", cluster.id),
-                   fmt::format("/levels/{}/size", i),
-                   "",
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("cluster \"{}\" has more than 2^48 GPUs", cluster.id),
+                   fmt::format("/levels/{}/size", i)});
     }
     below = size == 0 ? kOpen : below * size;
     if (!outermost && is_one_switch(cluster.levels[i], cluster.levels[i + 1])) continue;
@@ -77,12 +63,8 @@ Result<Topology> Topology::of(const Cluster& cluster, std::int64_t ranks) {
 Result<Placement> Topology::place(const RankGroup& group) const {
   std::int64_t ranks = 1, last = group.first;
   if (group.first < 0 || group.first > kMaxRank) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("group ({}) starts at an impossible rank", describe(group)),
-                 "",
-                 "",
-                 "",
-                 {}});
+    return fail(
+        {ErrorCode::kInvalidInput, fmt::format("group ({}) starts at an impossible rank", describe(group)), ""});
   }
   // Digits of one rank number: sorted by stride, each stride covers the whole span of the digits below it.
   bool sorted = true;
@@ -90,12 +72,8 @@ Result<Placement> Topology::place(const RankGroup& group) const {
     const Stride& s = group.strides[i];
     if (s.count < 1 || s.stride < 1 || s.count > kMaxRank || s.stride > kMaxRank / s.count ||
         ranks > kMaxRank / s.count) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("group ({}) has an impossible stride", describe(group)),
-                   "",
-                   "positive counts and strides within 2^48 ranks",
-                   "",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("group ({}) has an impossible stride", describe(group)), "",
+                   "positive counts and strides within 2^48 ranks"});
     }
     ranks *= s.count;
     last += (s.count - 1) * s.stride;
@@ -107,12 +85,9 @@ Result<Placement> Topology::place(const RankGroup& group) const {
     std::sort(strides.begin(), strides.end(), [](const Stride& a, const Stride& b) { return a.stride < b.stride; });
     for (std::size_t i = 1; i < strides.size(); ++i) {
       if (strides[i].stride < strides[i - 1].stride * strides[i - 1].count) {
-        return fail({ErrorCode::kInvalidInput,
-                     fmt::format("strides of group ({}) overlap", describe(group)),
-                     "",
+        return fail({ErrorCode::kInvalidInput, fmt::format("strides of group ({}) overlap", describe(group)), "",
                      "strides that are digits of one rank number",
-                     "give each stride at least the count times the stride of the one below it",
-                     {}});
+                     "give each stride at least the count times the stride of the one below it"});
       }
     }
   }
@@ -120,21 +95,15 @@ Result<Placement> Topology::place(const RankGroup& group) const {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("group ({}) reaches rank {}, but the cluster has {} GPUs", describe(group), last,
                              unit_sizes_.back()),
-                 "",
-                 "",
-                 "use fewer ranks or more nodes",
-                 {}});
+                 "", "", "use fewer ranks or more nodes"});
   }
   Placement placement;
   placement.ranks = ranks;
   if (!place_aligned(group, placement)) {
     if (ranks > kMaxCounted) {
       return fail({ErrorCode::kInvalidInput,
-                   fmt::format("group ({}) does not lie along the units of the cluster", describe(group)),
-                   "",
-                   fmt::format("at most {} ranks in such a group", kMaxCounted),
-                   "",
-                   {}});
+                   fmt::format("group ({}) does not lie along the units of the cluster", describe(group)), "",
+                   fmt::format("at most {} ranks in such a group", kMaxCounted)});
     }
     // The ranks between those of the group have groups of their own.
     std::int64_t between = kMaxRank;
@@ -215,18 +184,12 @@ Result<Topology> check_cluster(const Cluster& cluster, std::int64_t ranks) {
     if (!std::isfinite(peak) || peak <= 0) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("level {} of cluster \"{}\" gives a GPU no bandwidth", i, cluster.id),
-                   fmt::format("/levels/{}", i),
-                   "positive bandwidth, nics_per_gpu and oversubscription",
-                   "",
-                   {}});
+                   fmt::format("/levels/{}", i), "positive bandwidth, nics_per_gpu and oversubscription"});
     }
     if (!std::isfinite(latency) || latency < 0) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("level {} of cluster \"{}\" has a latency of {} s", i, cluster.id, latency),
-                   fmt::format("/levels/{}/fabric/latency", i),
-                   "a latency of at least zero",
-                   "",
-                   {}});
+                   fmt::format("/levels/{}/fabric/latency", i), "a latency of at least zero"});
     }
   }
   return topology;

@@ -45,7 +45,7 @@ struct Checker {
 
   void fail_at(std::string where, std::string message, std::string expected = "", std::string hint = "") {
     errors.push_back(
-        {ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint), {}});
+        {ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint)});
   }
   void in_range(const char* where, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
@@ -81,6 +81,8 @@ class TensorParts {
     // Groups of Mamba-2 heads are copied where there are fewer of them than ranks.
     const bool scans = model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace);
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
+    const bool deltas = model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet);
+    add(deltas, deltas ? model.delta_net->key_heads : 0, "the {} key heads of the delta rule of {}");
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
     add(model.moe && plan.etp == 0, model.moe ? model.moe->expert_ffn : 0, "the width {} of the experts of {}",
         Spared::kByExperts);
@@ -148,7 +150,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 7> parts_{};
+  std::array<Part, 8> parts_{};
   std::uint32_t count_ = 0;
 };
 
@@ -157,6 +159,16 @@ void check_state_space(const Model& model, const ParallelPlan& plan, Checker& ch
   if (plan.cp == 1) return;
   check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
                 "use plan/cp=1");
+}
+
+// Layers with the gated delta rule: context-parallel ranks exchange their tokens for heads.
+void check_delta_net(const Model& model, const ParallelPlan& plan, Checker& check) {
+  const std::int64_t heads = model.delta_net->key_heads;
+  if (plan.cp == 1 || heads % plan.tp != 0) return;  // tp is refused
+  check.divides("plan/cp", plan.cp, heads / plan.tp, [&] {
+    return fmt::format("cp {} does not divide the {} key heads of the delta rule that a rank of {} has", plan.cp,
+                       heads / plan.tp, model.name);
+  });
 }
 
 void check_context(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
@@ -388,6 +400,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   }
   if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
     check_state_space(model, plan, check);
+  if (model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet)) check_delta_net(model, plan, check);
   if (training.mtp && model.prediction_layers == 0) {
     check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
                   "use training/mtp=off, or give its \"prediction_layers\"");
@@ -411,12 +424,9 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
 
 Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
   const auto refuse = [&](std::string message, std::string hint = "") {
-    return fail({ErrorCode::kInvalidInput,
-                 std::move(message),
-                 "plan/order",
+    return fail({ErrorCode::kInvalidInput, std::move(message), "plan/order",
                  "tp, cp, ep, dp and pp joined by \"-\", innermost first, ep beside dp",
-                 hint.empty() ? "use, for example, plan/order=tp-cp-ep-dp-pp" : std::move(hint),
-                 {}});
+                 hint.empty() ? "use, for example, plan/order=tp-cp-ep-dp-pp" : std::move(hint)});
   };
   std::vector<std::string_view> order;
   order.reserve(kDimensions.size());

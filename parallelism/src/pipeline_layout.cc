@@ -13,12 +13,9 @@ constexpr std::size_t kMostLetters = 1'000'000;
 constexpr std::size_t kDeepest = 16;  // parentheses in parentheses
 
 tl::unexpected<Error> wrong(std::string message, std::string hint) {
-  return fail({ErrorCode::kInvalidInput,
-               std::move(message),
-               "plan/pipeline_layout",
+  return fail({ErrorCode::kInvalidInput, std::move(message), "plan/pipeline_layout",
                "as in \"Et*3|(tt|)*29m|L\": E, layers t, further predictions m and L, positions divided by |",
-               std::move(hint),
-               {}});
+               std::move(hint)});
 }
 
 // The letters of a text without its repetitions.

@@ -67,7 +67,7 @@ char letter(PassKind kind) {
 double duration(PassKind kind) { return kind == PassKind::kBackward ? 2 : 1; }
 
 tl::unexpected<Error> mistake(std::string message) {
-  return fail({ErrorCode::kInvalidInput, std::move(message), "plan/schedule", "lists of passes that can run", "", {}});
+  return fail({ErrorCode::kInvalidInput, std::move(message), "plan/schedule", "lists of passes that can run"});
 }
 
 tl::unexpected<Error> mistake(const SchedulePass& pass, std::size_t stage, std::string_view what) {

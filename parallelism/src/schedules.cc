@@ -45,12 +45,8 @@ Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
   std::vector<std::string> names;
   for (const PipelineSchedule* schedule : pipeline_schedules()) names.emplace_back(schedule->name);
   const std::string near = nearest_name(name, names);
-  return fail({ErrorCode::kNotFound,
-               fmt::format("unknown schedule \"{}\"", name),
-               "plan/schedule",
-               fmt::format("one of {}", fmt::join(names, ", ")),
-               did_you_mean(near),
-               {}});
+  return fail({ErrorCode::kNotFound, fmt::format("unknown schedule \"{}\"", name), "plan/schedule",
+               fmt::format("one of {}", fmt::join(names, ", ")), did_you_mean(near)});
 }
 
 const PipelineSchedule& traits_of(const ParallelPlan& plan) {

@@ -70,12 +70,8 @@ Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const Com
   }
   // Every range is meant to exclude it; a time that is none is never an answer.
   if (!std::isfinite(forecast->latency / units::s) || forecast->latency < Seconds()) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} has no finite forecast", item.name),
-                 "model, machine, plan",
-                 "sizes and speeds that are plausible",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} has no finite forecast", item.name), "model, machine, plan",
+                 "sizes and speeds that are plausible"});
   }
   return forecast;
 }

@@ -24,12 +24,9 @@ HostLink host_link(const Gpu& gpu) { return {gpu.host ? gpu.host->bandwidth : gp
 Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host) {
   const BytesPerSecond link = host_link(gpu).data_sheet;
   if (work.link > Bytes() && !(link > BytesPerSecond())) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("the link from \"{}\" to its host is unknown", gpu.id),
-                 "machine/gpu",
-                 "a GPU whose file has \"pcie\" or \"host\"",
-                 "leave the plan's offloading out, or complete the file",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("the link from \"{}\" to its host is unknown", gpu.id),
+                 "machine/gpu", "a GPU whose file has \"pcie\" or \"host\"",
+                 "leave the plan's offloading out, or complete the file"});
   }
   const BytesPerSecond memory = host.memory_bandwidth > BytesPerSecond() ? host.memory_bandwidth
                                 : gpu.host                               ? gpu.host->memory_bandwidth

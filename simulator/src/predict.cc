@@ -47,12 +47,8 @@ Result<void> check_format(const Scenario& scenario) {
     const bool holds = size_of(product_type(usual)) >= size_of(product_type(asked));
     if (holds && runs(usual)) hint = fmt::format("write training/dtype={}", enumerator_name(usual));
   }
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("{} has no rate for {}", gpu.id, enumerator_name(asked)),
-               "training/dtype",
-               fmt::format("one of {}", fmt::join(all, ", ")),
-               hint,
-               {}});
+  return fail({ErrorCode::kInvalidInput, fmt::format("{} has no rate for {}", gpu.id, enumerator_name(asked)),
+               "training/dtype", fmt::format("one of {}", fmt::join(all, ", ")), hint});
 }
 
 // What check_plan, which comes after it, cannot know: room on the cluster.
@@ -61,12 +57,9 @@ Result<void> check_scenario(const Scenario& scenario) {
   const std::int64_t gpus = scenario.cluster.gpu_count();
   if (gpus > 0 && ranks > gpus) {
     const std::int64_t node = scenario.cluster.gpus_per_node();
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("the plan has {} ranks, the cluster {} GPUs", ranks, gpus),
-                 "machine/nodes",
-                 "tp x cp x pp x dp ranks on as many GPUs",
-                 fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node),
-                 {}});
+    return fail({ErrorCode::kInfeasible, fmt::format("the plan has {} ranks, the cluster {} GPUs", ranks, gpus),
+                 "machine/nodes", "tp x cp x pp x dp ranks on as many GPUs",
+                 fmt::format("write machine/nodes={}, or smaller degrees", (ranks + node - 1) / node)});
   }
   return check_stragglers(scenario);
 }
@@ -77,8 +70,7 @@ tl::unexpected<Error> too_long(const Scenario& scenario) {
                            microbatches_of(scenario.plan, scenario.training)),
                "training/global_batch, training/micro_batch, plan/dp",
                fmt::format("at most {} events in a step", kMostEvents),
-               "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
-               {}});
+               "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch"});
 }
 
 // Planned and priced, not yet timed.
@@ -185,12 +177,8 @@ ProgramQueue::Options queue_options(const Scenario& scenario) {
 Result<void> check_finite(const Prediction& prediction) {
   const double step = prediction.step / units::s, memory = prediction.memory.peak() / units::B;
   if (std::isfinite(step) && step > 0 && std::isfinite(memory)) return {};
-  return fail({ErrorCode::kInvalidInput,
-               fmt::format("a step of {} s and {} B is no answer", step, memory),
-               "model, machine, plan",
-               "sizes and speeds that are plausible",
-               "",
-               {}});
+  return fail({ErrorCode::kInvalidInput, fmt::format("a step of {} s and {} B is no answer", step, memory),
+               "model, machine, plan", "sizes and speeds that are plausible"});
 }
 
 }  // namespace
@@ -342,10 +330,8 @@ Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bo
   if (const std::uint64_t nodes = priced.program.node_count(); nodes > kMostNodes) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} kernels, collectives and messages are too many to be written one by one", nodes),
-                 "training/global_batch, training/micro_batch, plan/dp",
-                 fmt::format("at most {}", kMostNodes),
-                 "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
-                 {}});
+                 "training/global_batch, training/micro_batch, plan/dp", fmt::format("at most {}", kMostNodes),
+                 "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch"});
   }
   Expansion expansion = expand(priced.program, priced.costs.row_of_actor);
   UnfoldedStep step;

@@ -77,20 +77,12 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   if (spec.inter) {
     NS_TRY(const Fabric fabric, from("machine/inter", catalog.fabric(*spec.inter)));
     if (cluster.levels.empty()) {
-      return fail({ErrorCode::kInvalidInput,
-                   "the machine has no nodes to join",
-                   "machine/inter",
-                   "a machine with nodes",
-                   "write machine/intra too",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, "the machine has no nodes to join", "machine/inter",
+                   "a machine with nodes", "write machine/intra too"});
     }
     if (fabric.kind == FabricKind::kPcie) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("{} joins the GPUs of one node", fabric.name),
-                   "machine/inter",
-                   "a fabric between nodes (ns-dist list fabrics)",
-                   "write machine/intra, or another fabric",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("{} joins the GPUs of one node", fabric.name), "machine/inter",
+                   "a fabric between nodes (ns-dist list fabrics)", "write machine/intra, or another fabric"});
     }
     const std::size_t inside = cluster.node_levels();
     if (cluster.levels.size() == inside) cluster.levels.push_back({fabric, 0, 1, 1});
@@ -104,12 +96,8 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   }
   if (spec.inter_bandwidth) {
     if (cluster.levels.size() == inside) {
-      return fail({ErrorCode::kInvalidInput,
-                   "the machine has no fabric between its nodes",
-                   "machine/inter_bandwidth",
-                   "a machine of several nodes",
-                   "write machine/inter too (ns-dist list fabrics)",
-                   {}});
+      return fail({ErrorCode::kInvalidInput, "the machine has no fabric between its nodes", "machine/inter_bandwidth",
+                   "a machine of several nodes", "write machine/inter too (ns-dist list fabrics)"});
     }
     for (std::size_t i = inside; i < cluster.levels.size(); ++i) {
       cluster.levels[i].fabric.bandwidth = *spec.inter_bandwidth / cluster.levels[i].nics_per_gpu;
@@ -125,20 +113,14 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
     return fail(
         {ErrorCode::kInvalidInput,
          fmt::format("\"{}\" does not say how many GPUs a node has", cluster.id.empty() ? cluster.name : cluster.id),
-         std::string(where),
-         "nodes of a known size",
-         "write machine/gpus_per_node too",
-         {}});
+         std::string(where), "nodes of a known size", "write machine/gpus_per_node too"});
   }
   if (cluster.levels.size() == inside) {
     if (nodes == 1) return {};
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} nodes are asked for, but \"{}\" has no fabric between nodes", nodes,
                              cluster.id.empty() ? cluster.name : cluster.id),
-                 std::string(where),
-                 "a machine of several nodes",
-                 "write machine/inter (ns-dist list fabrics)",
-                 {}});
+                 std::string(where), "a machine of several nodes", "write machine/inter (ns-dist list fabrics)"});
   }
   std::int64_t left = nodes;
   for (std::size_t i = inside; i + 1 < cluster.levels.size(); ++i) {
@@ -151,10 +133,7 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
     } else {
       return fail({ErrorCode::kInfeasible,
                    fmt::format("{} nodes do not fill groups of {} ({})", nodes, size, cluster.levels[i].fabric.name),
-                   std::string(where),
-                   fmt::format("a multiple of {} nodes", size),
-                   "",
-                   {}});
+                   std::string(where), fmt::format("a multiple of {} nodes", size)});
     }
   }
   cluster.levels.back().size = left;
@@ -170,10 +149,7 @@ Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
     if (!outermost && left > level.size && left % level.size != 0) {
       return fail({ErrorCode::kInfeasible,
                    fmt::format("{} GPUs do not fill groups of {} ({})", gpus, level.size, level.fabric.name),
-                   "machine/gpus_per_node",
-                   fmt::format("a multiple of {}", level.size),
-                   "",
-                   {}});
+                   "machine/gpus_per_node", fmt::format("a multiple of {}", level.size)});
     }
     if (outermost || left < level.size) level.size = left;
     level.spare = 0;
@@ -346,12 +322,8 @@ std::string sizes_for(std::int64_t ranks, std::int64_t each, const ParallelPlan&
 Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, const Training& training,
                   bool dp_is_given) {
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)),
-                 "machine/nodes",
-                 fmt::format("at most {} GPUs", kMostRanks),
-                 "write fewer nodes",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)), "machine/nodes",
+                 fmt::format("at most {} GPUs", kMostRanks), "write fewer nodes"});
   }
   const std::int64_t gpus = cluster.gpu_count();
   ParallelPlan replica = plan;
@@ -367,20 +339,15 @@ Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, con
         machines_of(each, plan.tp, cluster, [&](std::int64_t dp) { return shares_batch(training, dp); });
     if (others.empty()) others = machines_of(each, plan.tp, cluster, [](std::int64_t) { return true; });
     return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)),
-                 "machine/nodes",
+                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)), "machine/nodes",
                  "whole replicas of the model on every GPU",
-                 fmt::format("write {}, or degrees whose product divides {}", others, gpus),
-                 {}});
+                 fmt::format("write {}, or degrees whose product divides {}", others, gpus)});
   }
   NS_TRY(const std::int64_t ranks, rank_count(plan));
   if (holds(cluster, plan, ranks)) return {};
   return fail({ErrorCode::kInfeasible,
-               fmt::format("{} x dp {} = {} ranks, but {}", product, plan.dp, ranks, machine_text(cluster)),
-               kDegrees,
-               "as many ranks as GPUs",
-               sizes_for(ranks, each, plan, training, cluster, open),
-               {}});
+               fmt::format("{} x dp {} = {} ranks, but {}", product, plan.dp, ranks, machine_text(cluster)), kDegrees,
+               "as many ranks as GPUs", sizes_for(ranks, each, plan, training, cluster, open)});
 }
 
 // A layout says how many model chunks a stage has, where it is one of this pipeline: what is wrong with it is an error
@@ -459,6 +426,7 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
 // The defaults of the framework, for all that the spec does not set.
 Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
   scenario.framework = framework.id;
+  scenario.compared_with = framework.compared_with;
   const auto wrong = [](Error error, const std::string& where) {
     error.message = fmt::format("{}: {}", error.where, error.message);
     error.where = where;
@@ -566,17 +534,13 @@ Result<std::int64_t> rank_count(const ParallelPlan& plan) {
   std::int64_t ranks = 1;
   for (const std::int64_t degree : {plan.tp, plan.cp, plan.pp, plan.dp}) {
     if (degree < 1) {
-      return fail(
-          {ErrorCode::kInvalidInput, fmt::format("a degree of {}", degree), kDegrees, "whole numbers from 1", "", {}});
+      return fail({ErrorCode::kInvalidInput, fmt::format("a degree of {}", degree), kDegrees, "whole numbers from 1"});
     }
     if (degree > kMostRanks / ranks) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("tp {} x cp {} x pp {} x dp {} are more than {} ranks", plan.tp, plan.cp, plan.pp,
                                plan.dp, kMostRanks),
-                   kDegrees,
-                   fmt::format("at most {} ranks", kMostRanks),
-                   "write smaller degrees",
-                   {}});
+                   kDegrees, fmt::format("at most {} ranks", kMostRanks), "write smaller degrees"});
     }
     ranks *= degree;
   }
@@ -639,10 +603,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     if (!whole) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("the report has the first {} layers of its model alone", base->training.layers),
-                   "training/layers",
-                   "the same number",
-                   "give the model, too",
-                   {}});
+                   "training/layers", "the same number", "give the model, too"});
     }
     scenario.model = *std::move(whole);
   }

@@ -70,12 +70,8 @@ Result<std::vector<Assignment>> read_overlap(const FieldDescription& overlap, st
   std::vector<std::string_view> names;
   for (const std::string_view field : overlap.stands_for) names.push_back(overlap_name(*find_field(field)));
   const auto refuse = [&](std::string message, std::string hint) {
-    return fail({ErrorCode::kInvalidInput,
-                 std::move(message),
-                 std::string(overlap.field.name),
-                 fmt::format("none, all, or some of {}", fmt::join(names, ",")),
-                 std::move(hint),
-                 {}});
+    return fail({ErrorCode::kInvalidInput, std::move(message), std::string(overlap.field.name),
+                 fmt::format("none, all, or some of {}", fmt::join(names, ",")), std::move(hint)});
   };
   std::vector<bool> on(names.size(), text == "all");
   for (std::string_view rest = text; text != "none" && text != "all";) {
@@ -105,17 +101,13 @@ const FieldDescription* find_standing_for(std::string_view name) {
 Result<void> refuse(const Assignment& assignment) {
   constexpr std::string_view kExpected = "a field of the plan, the training, the host or the network, as plan/tp";
   if (find_field(assignment.field) != nullptr) {
-    return fail({ErrorCode::kInvalidInput, "cannot be set here", assignment.field, std::string(kExpected), "", {}});
+    return fail({ErrorCode::kInvalidInput, "cannot be set here", assignment.field, std::string(kExpected)});
   }
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.emplace_back(description.field.name);
   const std::string near = nearest_name(assignment.field, names);
-  return fail({ErrorCode::kInvalidInput,
-               "there is no such field",
-               assignment.field,
-               std::string(kExpected),
-               did_you_mean(near),
-               {}});
+  return fail({ErrorCode::kInvalidInput, "there is no such field", assignment.field, std::string(kExpected),
+               did_you_mean(near)});
 }
 
 }  // namespace
@@ -244,12 +236,9 @@ Result<void> read_field(const Field& field, std::string_view text, SlowRank& val
   const auto stage = read_whole_number(text.substr(0, colon), 0, kMostOfAField);
   const auto factor = read_positive_number(behind, kLargestSlowdown);
   if (!stage || !factor || *factor < 1) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("\"{}\" is no slow rank", text),
-                 std::string(field.name),
+    return fail({ErrorCode::kInvalidInput, fmt::format("\"{}\" is no slow rank", text), std::string(field.name),
                  fmt::format("none, or a stage from 0 and a factor from 1 to {}", kLargestSlowdown),
-                 fmt::format("write, for example, {}=3:1.2", field.name),
-                 {}});
+                 fmt::format("write, for example, {}=3:1.2", field.name)});
   }
   value = {*stage, *factor};
   return {};

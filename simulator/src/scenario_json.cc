@@ -109,6 +109,15 @@ void fields(Io& io, StateSpace& space) {
 }
 
 template <class Io>
+void fields(Io& io, DeltaNet& net) {
+  io("key_heads", net.key_heads, 1);
+  io("value_heads", net.value_heads, 1);
+  io("key_dim", net.key_dim, 1);
+  io("value_dim", net.value_dim, 1);
+  io("convolution", net.convolution, 1);
+}
+
+template <class Io>
 void fields(Io& io, Experts& moe) {
   io("experts", moe.experts, 1);
   io("top_k", moe.top_k, 1);
@@ -158,6 +167,7 @@ void fields(Io& io, Model& model) {
   io("sliding_window", model.sliding_window);
   io.unless_default("labels", model.labels);
   io.unless_default("attention_sinks", model.attention_sinks);
+  io.unless_default("attention_gate", model.attention_gate);
   io.unless_default("norm_placement", model.norm_placement);
   io.unless_default("qk_norm", model.qk_norm);
   io.unless_default("branches", model.branches);
@@ -170,6 +180,7 @@ void fields(Io& io, Model& model) {
   io("moe", model.moe);
   io("mla", model.mla);
   io.unless_default("state_space", model.state_space);
+  io.unless_default("delta_net", model.delta_net);
   io.unless_default("layer_pattern", model.layer_pattern);
   io("published_parameters", model.published_parameters);
   io("published_parameters_tolerance", model.published_parameters_tolerance);
@@ -258,6 +269,7 @@ void fields(Io& io, Scenario& scenario) {
   io("plan", scenario.plan);
   io("training", scenario.training);
   io.optional("framework", scenario.framework);
+  io.unless_default("compared_with", scenario.compared_with);
   io.unless_default("framework_only", scenario.framework_only);
   io.optional("host", scenario.host);
   io.optional("network", scenario.network);
@@ -453,21 +465,13 @@ void check(const Scenario& scenario, const std::string& where, std::vector<Error
   for (std::size_t i = 0; i < levels.size(); ++i) {
     gpus *= static_cast<double>(levels[i].size);
     if (levels[i].size == 0 && i + 1 < levels.size()) {
-      errors.push_back({ErrorCode::kInvalidInput,
-                        "only the outermost level may be open",
-                        fmt::format("{}/cluster/levels/{}/size", where, i),
-                        "a whole number from 1",
-                        "",
-                        {}});
+      errors.push_back({ErrorCode::kInvalidInput, "only the outermost level may be open",
+                        fmt::format("{}/cluster/levels/{}/size", where, i), "a whole number from 1"});
     }
   }
   if (gpus > static_cast<double>(kMostRanks)) {
-    errors.push_back({ErrorCode::kInvalidInput,
-                      fmt::format("a machine of {:.3g} GPUs", gpus),
-                      where + "/cluster/levels",
-                      fmt::format("at most {} GPUs", kMostRanks),
-                      "",
-                      {}});
+    errors.push_back({ErrorCode::kInvalidInput, fmt::format("a machine of {:.3g} GPUs", gpus),
+                      where + "/cluster/levels", fmt::format("at most {} GPUs", kMostRanks)});
   }
 }
 
@@ -493,28 +497,19 @@ Result<Scenario> read_scenario(std::string_view json, const std::string& where, 
                                             plans == 1 ? "" : "s", plan),
                    where + "#/plans",
                    plans == 0 ? "a search that found one" : fmt::format("a number from 1 to {}", plans),
-                   plans == 0 ? "" : fmt::format("write {}#{}", where, plans),
-                   {}});
+                   plans == 0 ? "" : fmt::format("write {}#{}", where, plans)});
     }
     root = ordered_json(root["plans"][plan - 1]);
   } else if (plan > 1) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("a report of one plan, and number {} is asked for", plan),
-                 where,
-                 "an answer of ns-dist search --json, or its page",
-                 "write " + where,
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("a report of one plan, and number {} is asked for", plan), where,
+                 "an answer of ns-dist search --json, or its page", "write " + where});
   }
   const bool is_report = root.is_object() && root.contains("inputs");
   const ordered_json& inputs = is_report ? root["inputs"] : root;
   std::vector<Error> errors;
   if (!inputs.is_object() || !inputs.contains("plan")) {
-    return fail({ErrorCode::kInvalidInput,
-                 "this is no report",
-                 where + (is_report ? "#/inputs" : "#"),
-                 "a report of ns-dist simulate --json",
-                 "write one with: ns-dist simulate ... --json > report.json",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, "this is no report", where + (is_report ? "#/inputs" : "#"),
+                 "a report of ns-dist simulate --json", "write one with: ns-dist simulate ... --json > report.json"});
   }
   Scenario scenario;
   JsonReader reader(inputs, where, errors, is_report ? "/inputs" : "");

@@ -319,24 +319,17 @@ std::string narrow(const SearchSpace::Contents& space) {
 }
 
 Error no_product(std::string_view where, std::int64_t gpus) {
-  return {ErrorCode::kInfeasible,
-          fmt::format("no product of the degrees that may be tried is {} GPUs", gpus),
-          std::string(where),
-          fmt::format("tp x cp x pp x dp = {}", gpus),
-          fmt::format("give divisors of {}, or leave it out", gpus),
-          {}};
+  return {ErrorCode::kInfeasible, fmt::format("no product of the degrees that may be tried is {} GPUs", gpus),
+          std::string(where), fmt::format("tp x cp x pp x dp = {}", gpus),
+          fmt::format("give divisors of {}, or leave it out", gpus)};
 }
 
 Result<void> check_size(SearchSpace::Contents& space) {
   Scenario scenario = space.base;
   const double plans = space.count(0, scenario);
   if (plans > kMostPlans) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("the search has {:.3g} plans", plans),
-                 "",
-                 fmt::format("at most {:.0e}", kMostPlans),
-                 narrow(space),
-                 {}});
+    return fail({ErrorCode::kUsage, fmt::format("the search has {:.3g} plans", plans), "",
+                 fmt::format("at most {:.0e}", kMostPlans), narrow(space)});
   }
   if (plans == 0) {
     return fail(no_product("plan/tp, plan/cp, plan/pp, plan/dp", space.common.gpus));
@@ -361,12 +354,8 @@ Result<ScenarioSpec> base_spec(const SearchRequest& request) {
   }
   spec.set("plan/ep", 1);
   if (nodes && request.gpus) {
-    return fail({ErrorCode::kUsage,
-                 "the number of GPUs is given twice",
-                 "--gpus, machine/nodes",
-                 "one of them",
-                 "leave machine/nodes out",
-                 {}});
+    return fail({ErrorCode::kUsage, "the number of GPUs is given twice", "--gpus, machine/nodes", "one of them",
+                 "leave machine/nodes out"});
   }
   return spec;
 }
@@ -392,7 +381,7 @@ bool can_be_searched(std::string_view field) {
 
 Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const auto refuse = [&](std::string message, std::string expected, std::string hint) {
-    return fail({ErrorCode::kUsage, std::move(message), std::string(field), std::move(expected), std::move(hint), {}});
+    return fail({ErrorCode::kUsage, std::move(message), std::string(field), std::move(expected), std::move(hint)});
   };
   FieldValues found{std::string(field), {}};
   std::set<std::string> known;
@@ -516,10 +505,7 @@ Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} has {} microbatch{} on {} stages", plan.plan.schedule, microbatches,
                            microbatches == 1 ? "" : "es", plan.plan.pp),
-               "plan/schedule",
-               "a microbatch for each stage",
-               "",
-               {}});
+               "plan/schedule", "a microbatch for each stage"});
 }
 
 void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint32_t> chosen,
@@ -551,21 +537,14 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
       gpus = machine.plan.dp > 1 ? machine.plan.dp : 0;
     }
     if (gpus == 0) {
-      return fail({ErrorCode::kUsage,
-                   "the size of the cluster is not given",
-                   "--gpus, machine/nodes",
-                   "a number of GPUs, or of nodes",
-                   "write, for example, --gpus 256",
-                   {}});
+      return fail({ErrorCode::kUsage, "the size of the cluster is not given", "--gpus, machine/nodes",
+                   "a number of GPUs, or of nodes", "write, for example, --gpus 256"});
     }
     const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
     if (used == 0) {
-      return fail({ErrorCode::kUsage,
-                   fmt::format("{} GPUs do not fill nodes of {}", gpus, node),
-                   "--gpus",
+      return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
                    fmt::format("a multiple of {}", node),
-                   fmt::format("write {} or {}", gpus / node * node, (gpus / node + 1) * node),
-                   {}});
+                   fmt::format("write {} or {}", gpus / node * node, (gpus / node + 1) * node)});
     }
     if (used != node) {
       spec.set("machine/gpus_per_node", used);
@@ -621,15 +600,11 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   const auto names = searched_fields();
   for (const FieldValues& listed : request.listed) {
     if (!can_be_searched(listed.field)) {
-      return fail({ErrorCode::kUsage,
-                   "a list of values is not tried in one search",
-                   listed.field,
-                   "one value",
-                   "lists are for fields of the plan and of the training",
-                   {}});
+      return fail({ErrorCode::kUsage, "a list of values is not tried in one search", listed.field, "one value",
+                   "lists are for fields of the plan and of the training"});
     }
     if (listed.values.empty()) {
-      return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more", "", {}});
+      return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more"});
     }
     if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
       space->levels.push_back({listed.field, listed.values});

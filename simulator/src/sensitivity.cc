@@ -115,7 +115,7 @@ Sensitivity sensitivity(std::string part, std::string name, double factor, const
 }
 
 Error bad_change(std::string message, std::string expected, std::string hint = "") {
-  return {ErrorCode::kUsage, std::move(message), "--what-if", std::move(expected), std::move(hint), {}};
+  return {ErrorCode::kUsage, std::move(message), "--what-if", std::move(expected), std::move(hint)};
 }
 
 }  // namespace
@@ -159,7 +159,7 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
 
 Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double share) {
   if (!(share > -1) || !std::isfinite(share)) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("a share of {}", share), "", "above -1", "", {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("a share of {}", share), "", "above -1"});
   }
   NS_TRY(const Timed before, timed({scenario}));
   std::vector<Sensitivity> found;

@@ -20,7 +20,7 @@ constexpr const char* kExpected =
     "an object of fields and values, as in {\"tp\": [1, 2, 4], \"micro-batch\": \"1..8\"}";
 
 Error mistake(const std::string& where, std::string message, std::string hint = "") {
-  return {ErrorCode::kInvalidInput, std::move(message), where, kExpected, std::move(hint), {}};
+  return {ErrorCode::kInvalidInput, std::move(message), where, kExpected, std::move(hint)};
 }
 
 // "tp", "micro-batch" and "plan/tp" are fields.
@@ -114,12 +114,9 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
       return a.values.size() < b.values.size();
     });
     return fail(
-        {ErrorCode::kInvalidInput,
-         fmt::format("the sweep has {:.3g} rows", rows),
-         path,
+        {ErrorCode::kInvalidInput, fmt::format("the sweep has {:.3g} rows", rows), path,
          fmt::format("at most {:.0e}", kMostRows),
-         fmt::format("write fewer values of {} ({} values)", find_field(most->field)->flag, most->values.size()),
-         {}});
+         fmt::format("write fewer values of {} ({} values)", find_field(most->field)->flag, most->values.size())});
   }
   return fields;
 }

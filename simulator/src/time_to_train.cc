@@ -70,12 +70,8 @@ double whole_share(std::int64_t spares, Seconds repair, Seconds time_between_fai
 
 Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   if (!(spread >= 0 && spread <= 0.1)) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{:g} % as the spread of the GPUs' speeds", 100 * spread),
-                 "--gpu-spread",
-                 "a percentage from 0 to 10",
-                 "write, for example, --gpu-spread 1",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{:g} % as the spread of the GPUs' speeds", 100 * spread),
+                 "--gpu-spread", "a percentage from 0 to 10", "write, for example, --gpu-spread 1"});
   }
   Scenario equal = scenario;
   equal.constants.deviation = 0;  // `spread` stands in its place
@@ -104,12 +100,8 @@ Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan)
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability,
                                    std::optional<Seconds> step) {
   if (!(tokens > 0) || !std::isfinite(tokens)) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} tokens", tokens),
-                 "--tokens",
-                 "a number above 0",
-                 "write, for example, --tokens 15T",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} tokens", tokens), "--tokens", "a number above 0",
+                 "write, for example, --tokens 15T"});
   }
   const Training& training = report.scenario.training;
   const auto gpus = static_cast<double>(report.ranks);
@@ -199,12 +191,9 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   reader.ignore("gpu_hour");
   reader.reject_unknown_keys();
   const auto wrong = [&](std::string message, const std::string& place) {
-    errors.push_back({ErrorCode::kInvalidInput,
-                      std::move(message),
-                      where + "#/gpu_hour" + place,
+    errors.push_back({ErrorCode::kInvalidInput, std::move(message), where + "#/gpu_hour" + place,
                       "the price of a GPU for an hour, a number above 0, by the id of the GPU",
-                      "write, for example, \"gpu_hour\": {\"h100-sxm-80gb\": 2.5}",
-                      {}});
+                      "write, for example, \"gpu_hour\": {\"h100-sxm-80gb\": 2.5}"});
   };
   if (!root.is_object() || !root.contains("gpu_hour") || !root["gpu_hour"].is_object()) {
     wrong("there are no prices", "");

@@ -25,7 +25,7 @@ inline Result<std::vector<Seconds>> completion_times(std::span<const BytesPerSec
   for (const TimedFlow& flow : flows) {
     for (const double value : {flow.size.in_base(), flow.start.in_base()}) {
       if (!(value >= 0) || value == kInfinity) {
-        return fail({ErrorCode::kInvalidInput, "a flow of impossible size or start", "", "", "", {}});
+        return fail({ErrorCode::kInvalidInput, "a flow of impossible size or start", ""});
       }
     }
     left.push_back(flow.size.in_base());

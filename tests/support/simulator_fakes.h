@@ -117,6 +117,7 @@ inline PassGraph pipeline_of_passes(const PipelineSchedule& schedule, ScheduleSh
 inline Scenario small_scenario() {
   using namespace units;
   Scenario scenario;
+  scenario.compared_with = "22 runs on B200";
   Model& model = scenario.model;
   model.id = model.name = "small";
   model.layers = 8;

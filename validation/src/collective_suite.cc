@@ -51,7 +51,7 @@ Result<Measured> read_rows(const std::filesystem::path& path) {
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     auto row = reader.row(i);
     if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
-      row = fail({ErrorCode::kInvalidInput, "no latency_ms", reader.where(i), "the measured time", "", {}});
+      row = fail({ErrorCode::kInvalidInput, "no latency_ms", reader.where(i), "the measured time"});
     }
     if (row) {
       measured.rows.push_back(*std::move(row));
@@ -158,12 +158,8 @@ class Suite {
     NS_TRY_VOID(across_nodes());
     NS_TRY_VOID(astra());
     if (!any_) {
-      return fail({ErrorCode::kNotFound,
-                   "no measured collectives",
-                   folder_.string(),
-                   "nccl.csv.gz, dgx.csv.gz or astra_sim_analytical.csv.gz in it",
-                   "",
-                   {}});
+      return fail({ErrorCode::kNotFound, "no measured collectives", folder_.string(),
+                   "nccl.csv.gz, dgx.csv.gz or astra_sim_analytical.csv.gz in it"});
     }
     suite_.rows += suite_.mistakes.size();
     return std::move(suite_);
@@ -329,12 +325,8 @@ class Suite {
         continue;
       }
       if (!readable) {
-        suite_.mistakes.push_back({ErrorCode::kInvalidInput,
-                                   "dimensions that cannot be read",
-                                   rows.where(),
-                                   "as many npus, bandwidths, latencies and algorithms as topologies",
-                                   "",
-                                   {}});
+        suite_.mistakes.push_back({ErrorCode::kInvalidInput, "dimensions that cannot be read", rows.where(),
+                                   "as many npus, bandwidths, latencies and algorithms as topologies"});
         continue;
       }
       const auto ours = astra_time_ns(system, kind, size);
@@ -376,12 +368,8 @@ Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data,
   const auto learn = [&](const CalibrationRecipe& recipe) -> Result<NetworkCalibration> {
     const std::filesystem::path path = table_path(data / "collectives", recipe.table);
     if (path.empty()) {
-      return fail({ErrorCode::kNotFound,
-                   "no measured collectives",
-                   (data / "collectives").string(),
-                   fmt::format("{}.csv or {}.csv.gz in it", recipe.table, recipe.table),
-                   "",
-                   {}});
+      return fail({ErrorCode::kNotFound, "no measured collectives", (data / "collectives").string(),
+                   fmt::format("{}.csv or {}.csv.gz in it", recipe.table, recipe.table)});
     }
     NS_TRY(const Measured measured, read_rows(path));
     if (!measured.mistakes.empty()) return fail(measured.mistakes.front());

@@ -75,7 +75,7 @@ Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog,
   options.within = 1e-6;  // the fastest is all that is asked for
   NS_TRY(const SearchResult found, search(space, own, options));
   if (found.answers.empty()) {
-    return fail({ErrorCode::kInfeasible, "no plan fits", run.id, "", "", {}});
+    return fail({ErrorCode::kInfeasible, "no plan fits", run.id});
   }
   const Report& best = found.answers.front().report;
   const ParallelPlan& plan = best.scenario.plan;

@@ -496,12 +496,8 @@ Result<std::vector<CollectedRun>> read_run_collection(const std::filesystem::pat
   NS_TRY(ordered_json root, parse_json(text, file.string()));
   if (root.is_object() && member(root, "rows").is_array()) root = rows_of_sweep(root);
   if (!root.is_array()) {
-    return fail({ErrorCode::kInvalidInput,
-                 "not an array",
-                 file.string(),
-                 "an array of published runs, or a sweep with its rows",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, "not an array", file.string(),
+                 "an array of published runs, or a sweep with its rows"});
   }
   std::vector<CollectedRun> runs;
   for (std::size_t i = 0; i < root.size(); ++i) {

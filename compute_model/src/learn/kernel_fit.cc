@@ -19,12 +19,9 @@ namespace ns_dist {
 namespace {
 
 Error too_few_rows(const KernelFitOptions& options, std::string_view predictor) {
-  return {ErrorCode::kInvalidInput,
-          fmt::format("too few rows to fit {}", predictor),
-          places_of(options),
+  return {ErrorCode::kInvalidInput, fmt::format("too few rows to fit {}", predictor), places_of(options),
           fmt::format("at least {} measured kernels", 2 * kFewestSamples),
-          "measure more, or correct the shipped weights with ns-dist calibrate",
-          {}};
+          "measure more, or correct the shipped weights with ns-dist calibrate"};
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct Framework {
   std::string id, name;
   std::string like;                      // another framework, whose entries it has except for the fields of its own
   std::vector<std::string> named_as;     // words under which publications name it
+  std::string compared_with;             // measured steps, fully described, that its forecasts were compared with
   std::vector<Placed<Assignment>> set;   // fields of a scenario; what a user sets comes after
   std::vector<Placed<FieldLimit>> only;  // what it does not have is not proposed
   friend bool operator==(const Framework&, const Framework&) = default;

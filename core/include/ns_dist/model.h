@@ -79,6 +79,13 @@ struct StateSpace {
   friend bool operator==(const StateSpace&, const StateSpace&) = default;
 };
 
+// Gated delta rule, a linear attention (Yang et al. 2024, arXiv 2412.06464; Qwen3-Next): `value_heads`, each with a
+// state of key_dim x value_dim; groups of them share the queries and keys of one of `key_heads`.
+struct DeltaNet {
+  std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, convolution = 4;
+  friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
+};
+
 inline constexpr std::int64_t kMostLayers = 100'000;  // of a model: lists are made of them
 
 struct Model {
@@ -100,6 +107,7 @@ struct Model {
   bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
   // A learned score of each head takes its part of the softmax, as if of one token more (gpt-oss).
   bool attention_sinks = false;
+  bool attention_gate = false;  // its output is weighted by a sigmoid gate, projected beside the queries (Qwen3-Next)
   NormPlacement norm_placement = NormPlacement::kPre;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   Branches branches = Branches::kSequential;
@@ -108,12 +116,13 @@ struct Model {
   bool bidirectional = false;          // tokens see later ones, too (encoders)
   std::int64_t sliding_window = 0;     // tokens; 0: full attention
   bool chunked_attention = false;      // tokens see their own chunk of sliding_window tokens (Llama 4)
-  LayerSet full_attention_layers;      // without the window
+  LayerSet full_attention_layers;      // without the window, and with attention where others have the delta rule
   LayerSet no_rotary_layers;           // that have no positions
   std::int64_t prediction_layers = 0;  // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
   std::optional<StateSpace> state_space;
+  std::optional<DeltaNet> delta_net;  // in place of attention outside full_attention_layers
   // One letter for each layer, if layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
   // in Nemotron-H. Empty otherwise.
   std::string layer_pattern;
@@ -130,7 +139,7 @@ struct Model {
 // What of the model was not read as its file says it, or should be doubted.
 std::vector<std::string> warnings_of(const Model& model);
 
-enum class Mixer { kNone, kAttention, kStateSpace };
+enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet };
 enum class FeedForward { kNone, kDense, kExperts };
 
 // The properties in which layers of one model may differ.

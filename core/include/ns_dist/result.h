@@ -21,11 +21,11 @@ enum class ErrorCode {
 // `where` is a file and a JSON pointer ("gpu.json#/memory/bandwidth"), a flag ("--tp") or a line ("rows.csv:12").
 struct Error {
   ErrorCode code = ErrorCode::kInvalidInput;
-  std::string message;      // what is wrong
-  std::string where;        // the place; empty when there is none
-  std::string expected;     // what was expected there; may be empty
-  std::string hint;         // what to write instead; may be empty
-  std::vector<Error> also;  // further mistakes of the same input, in the order of the input
+  std::string message = {};      // what is wrong
+  std::string where = {};        // the place; empty when there is none
+  std::string expected = {};     // what was expected there; may be empty
+  std::string hint = {};         // what to write instead; may be empty
+  std::vector<Error> also = {};  // further mistakes of the same input, in the order of the input
 };
 
 // One line for each mistake: "where: message; expected ...; hint".

@@ -15,7 +15,7 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
     if (!row.latency_ms) {
-      return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time", "", {}});
+      return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time"});
     }
     const auto [found, added] = index.emplace(row.cluster.empty() ? row.gpu : row.cluster, clusters.size());
     if (added) {

@@ -342,15 +342,11 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
                              Groups& groups) {
   const double bytes = m.size / units::B, seconds = m.latency / units::s;
   if (m.cluster >= machines.size()) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where, "", "", {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where});
   }
   if (!std::isfinite(bytes) || bytes <= 0 || !std::isfinite(seconds) || seconds <= 0) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} bytes in {} s", bytes, seconds),
-                 where,
-                 "a positive size and a positive latency",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} bytes in {} s", bytes, seconds), where,
+                 "a positive size and a positive latency"});
   }
   const Machine& machine = machines[m.cluster];
   const Cluster& cluster = *machine.cluster;
@@ -359,12 +355,8 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   const network::Call call{m.kind, bytes, m.integer, m.imbalance, &placement, machine.links.data()};
   Reference reference = reference_of(call, machine);
   if (!reference.choice.algorithm) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} between {} ranks", network::with_article(m.kind), m.ranks),
-                 where,
-                 "a collective of at least two ranks",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} between {} ranks", network::with_article(m.kind), m.ranks),
+                 where, "a collective of at least two ranks"});
   }
   const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
   if (outermost.network() != across) return true;
@@ -474,12 +466,8 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
 
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
   if (ranks < 1 || ranks_per_node < 1 || ranks % ranks_per_node != 0) {
-    return fail({ErrorCode::kInvalidInput,
-                 fmt::format("{} ranks, {} in each node", ranks, ranks_per_node),
-                 "",
-                 "positive numbers, the second a divisor of the first",
-                 "",
-                 {}});
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks, {} in each node", ranks, ranks_per_node), "",
+                 "positive numbers, the second a divisor of the first"});
   }
   // A node is what the network joins: all levels below the first network level.
   std::int64_t node = 1;
@@ -490,11 +478,9 @@ Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std
   }
   if (ranks_per_node > node) {
     return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node),
-                 "",
+                 fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node), "",
                  fmt::format("at most {}", node),
-                 "name the ranks of a node: gpus_per_node in a table, ranks_per_node in C",
-                 {}});
+                 "name the ranks of a node: gpus_per_node in a table, ranks_per_node in C"});
   }
   if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};
   return RankGroup{0, {{ranks_per_node, 1}, {ranks / ranks_per_node, node}}};
@@ -504,7 +490,7 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
                                        std::span<const CollectiveMeasurement> measurements,
                                        const NetworkFitOptions& options) {
   if (measurements.empty()) {
-    return fail({ErrorCode::kInvalidInput, "no measurements", "", "at least one collective", "", {}});
+    return fail({ErrorCode::kInvalidInput, "no measurements", "", "at least one collective"});
   }
   NS_TRY(std::vector<Machine> machines, machines_of(clusters, options.base));
   Groups groups;
@@ -524,10 +510,8 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
     return fail({ErrorCode::kInvalidInput,
                  "no measurement tells of the network: what stays in a node takes longer there than all of it across "
                  "nodes",
-                 "",
-                 "collectives inside one node, or larger ones across nodes",
-                 "measure the same collective on the ranks of one node",
-                 {}});
+                 "", "collectives inside one node, or larger ones across nodes",
+                 "measure the same collective on the ranks of one node"});
   }
   result.source = options.source;
   result.curves =

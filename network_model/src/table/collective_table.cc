@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 16> kOtherNumbers = {"half", "bfloat16", 
                                                             "fp4",  "float16",  "float32", "float64"};
 
 tl::unexpected<Error> wrong(const std::string& where, std::string message, std::string expected) {
-  return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected), "", {}});
+  return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected)});
 }
 
 int size_class(Bytes size) { return size < units::KiB ? 0 : size < units::MiB ? 1 : 2; }

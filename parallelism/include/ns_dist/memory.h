@@ -27,7 +27,7 @@ enum class ActivationKind : std::uint8_t {
   kAttentionCore,         // queries, keys, values
   kAttentionScores,       // of attention that is not fused: the softmax's output, mask and output of the dropout
   kSoftmaxStatistics,     // of flash attention: the log-sum-exp of each row
-  kStateSpace,            // Mamba's mixer
+  kStateSpace,            // the mixers of Mamba and of the gated delta rule
   kMlp,                   // inputs of its linear layers and of its activation function
   kRouter,                // its input, and the probabilities
   kExperts,

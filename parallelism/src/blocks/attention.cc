@@ -18,7 +18,8 @@ std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.hea
 
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
-  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
+  const std::int64_t gate = shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
+  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim + gate;
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.qkv",
                                         .rows = shape.tokens,
@@ -146,7 +147,9 @@ BlockStep heads(const Shape& shape) {
     // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
     // reshape of what is no view, and SplitAlongDim's torch.cat).
     if (!shape.model->mla && !written_out) {
-      const std::int64_t queries = shape.heads * shape.query_dim, all = queries + 2 * shape.kv_heads * shape.query_dim;
+      const std::int64_t queries = shape.heads * shape.query_dim;
+      const std::int64_t gate = shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
+      const std::int64_t all = queries + 2 * shape.kv_heads * shape.query_dim + gate;
       const auto bytes = [&](std::int64_t columns) {
         return Copy{static_cast<double>(shape.tokens) * static_cast<double>(columns) * shape.element * units::B};
       };
@@ -481,6 +484,22 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : casts ? element : 0));
 }
 
+// The core's output times the sigmoid of its gate, a contiguous copy of a part of the first projection (Megatron-Core,
+// attention.py, _apply_output_gate). Both are kept beside the product, which the projection keeps.
+BlockStep output_gate(const Shape& shape) {
+  BlockStep step;
+  step.name = "attention.gate";
+  const std::int64_t columns = shape.heads * shape.value_dim, elements = shape.tokens * columns;
+  const Copy copy{bytes_of(shape, shape.tokens, columns) * units::B};
+  step.forward.push_back(kernel(shape, "attention.gate.copy", copy));
+  step.forward.push_back(kernel(shape, step.name, Elementwise{"gated_activation", elements, 2, 1, 10}));
+  step.input_gradient.push_back(
+      kernel(shape, "attention.gate.backward", Elementwise{"gated_activation_backward", elements, 3, 2, 20}));
+  step.kept_as = ActivationKind::kAttentionProjections;
+  step.kept_for_input_gradient = bytes_of(shape, shape.tokens, 2 * columns);
+  return step;
+}
+
 BlockStep core(const Shape& shape) {
   BlockStep step;
   step.name = "attention.core";
@@ -496,7 +515,7 @@ BlockStep core(const Shape& shape) {
 Block attention_block(const Shape& shape) {
   Block block;
   block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
-  block.steps.reserve(11);
+  block.steps.reserve(12);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
   if (shape.model->mla) blocks::add_gradients(shape, block.steps.front(), "attention", 2);
@@ -505,6 +524,7 @@ Block attention_block(const Shape& shape) {
   if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));
   block.steps.push_back(heads(shape));
   block.steps.push_back(core(shape));
+  if (shape.model->attention_gate) block.steps.push_back(output_gate(shape));
   // Beside an MLP, its partial sums go into those of the MLP.
   const bool alone = !shape.parallel_branches(), encoded = blocks::keeps_activations_in_8_bits(shape);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,

@@ -13,21 +13,15 @@ constexpr std::string_view kName = "dualpipe";
 Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
   NS_TRY_VOID(schedules::require_chunks(kName, shape, 2));
   if (shape.stages % 2 != 0) {
-    return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} pairs the stages, and {} is odd", kName, shape.stages),
-                 "plan/pp",
-                 "an even number of stages",
-                 fmt::format("plan/pp={}", shape.stages + 1),
-                 {}});
+    return fail({ErrorCode::kInfeasible, fmt::format("{} pairs the stages, and {} is odd", kName, shape.stages),
+                 "plan/pp", "an even number of stages", fmt::format("plan/pp={}", shape.stages + 1)});
   }
   if (shape.microbatches % 2 != 0) {
     return fail(
         {ErrorCode::kInfeasible,
          fmt::format("{} sends half of the microbatches from each end, and {} is odd", kName, shape.microbatches),
-         "training/global_batch",
-         "an even number of microbatches",
-         fmt::format("training/global_batch that gives {} microbatches", shape.microbatches + 1),
-         {}});
+         "training/global_batch", "an even number of microbatches",
+         fmt::format("training/global_batch that gives {} microbatches", shape.microbatches + 1)});
   }
   const std::int64_t ranks = shape.stages / 2, half = shape.microbatches / 2;
   const schedules::Phase down{0, 0}, up{1, static_cast<std::int32_t>(half)};

@@ -232,7 +232,8 @@ struct Scenario {
   Cluster cluster;  // its outermost level may stay open (size 0): as many nodes as the plan needs
   ParallelPlan plan;
   Training training;
-  std::string framework;  // whose defaults the plan and the host have
+  std::string framework;      // whose defaults the plan and the host have
+  std::string compared_with;  // measured steps of this framework; empty: there are none, and the interval is wider
   NamedFields named;
   std::vector<FieldLimit> framework_only;  // what search and advice propose of fields that it has not in full
   Host host;

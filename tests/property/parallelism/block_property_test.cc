@@ -50,6 +50,8 @@ Question any_question() {
   model.chunked_attention = coin();
   model.prediction_layers = 1;
   model.state_space = StateSpace{8, 16, 4, 16, 4};
+  model.attention_gate = !model.mla && coin();
+  model.delta_net = DeltaNet{8, any_of({8, 16}), 16, any_of({8, 32})};
   ParallelPlan& plan = q.plan;
   plan.tp = any_of({1, 2, 4});
   plan.dp = 4;
@@ -77,7 +79,8 @@ std::vector<Block> blocks_of(const Question& q) {
                                prediction_loss_block(shape),
                                layer_block(shape, LayerKind{}),
                                layer_block(shape, LayerKind{.windowed = true, .rotary = false}),
-                               layer_block(shape, LayerKind{Mixer::kStateSpace, FeedForward::kNone})};
+                               layer_block(shape, LayerKind{Mixer::kStateSpace, FeedForward::kNone}),
+                               layer_block(shape, LayerKind{Mixer::kDeltaNet, FeedForward::kNone})};
   if (q.model.moe) {
     blocks.push_back(layer_block(shape, LayerKind{.feed_forward = FeedForward::kExperts}));
   }
@@ -155,6 +158,8 @@ RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
   const bool shared_casts = blocks::keeps_casts(shape, blocks::may_keep_originals(shape));
   for (const Block& block : blocks_of(q)) {
     double first_linear = 0;
+    const bool attends = std::any_of(block.steps.begin(), block.steps.end(),
+                                     [](const BlockStep& step) { return step.name == "attention.core"; });
     for (const BlockStep& step : block.steps) {
       // Budgets leave out token ids and the input of the embedding's norm.
       if (step.name.starts_with("embedding") && step.name != "embedding.dropout") continue;
@@ -169,7 +174,7 @@ RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
       const bool reads_hidden =
           step.name == "attention.q_down" || (step.name == "attention.q_up" && q.model.mla->q_rank == 0);
       const bool shares = (reads_hidden && !casts) || (step.name == "moe.shared.fc1" && !shared_casts) ||
-                          (step.name == "mlp.fc1" && q.model.branches == Branches::kParallel);
+                          (step.name == "mlp.fc1" && attends && q.model.branches == Branches::kParallel);
       RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);
       RC_ASSERT(first_linear > 0);
     }

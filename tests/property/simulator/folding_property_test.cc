@@ -52,9 +52,14 @@ Question any_question() {
   if (*rc::gen::inRange(0, 4) == 0) {
     model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512, .first_dense_layers = model.layers / 4};
   }
-  // Layers of several kinds: windows, experts in some layers, Mamba-2, layers for multi-token prediction.
+  // Layers of several kinds: windows or the delta rule, experts in some layers, Mamba-2, layers for multi-token
+  // prediction.
   if (*rc::gen::inRange(0, 2) == 0) {
-    model.sliding_window = 32;
+    if (*rc::gen::arbitrary<bool>()) {
+      model.sliding_window = 32;
+    } else {
+      model.delta_net = DeltaNet{4, 8, 32, 32};
+    }
     model.full_attention_layers.every = one_of({0, 2, 3});
     if (model.moe) model.moe->layers.every = one_of({1, 2});
     model.prediction_layers = one_of({0, 1, 2});

@@ -180,7 +180,7 @@ TEST(Reader, AnErrorOfTheVisitorStopsTheReading) {
   int visited = 0;
   const auto read = read_trace(in, "some.et", [&](TraceNode&&) -> Result<void> {
     ++visited;
-    return fail({ErrorCode::kInvalidInput, "enough", "", "", "", {}});
+    return fail({ErrorCode::kInvalidInput, "enough", ""});
   });
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().message, "enough");

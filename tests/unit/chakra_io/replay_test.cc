@@ -279,7 +279,7 @@ TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
   EXPECT_EQ(seen[1].end_ns, 6000U);
 
   options.network.message = [](Rank, Rank, std::int64_t) -> Result<std::int64_t> {
-    return fail({ErrorCode::kInvalidInput, "no such link", "", "", "", {}});
+    return fail({ErrorCode::kInvalidInput, "no such link", ""});
   };
   EXPECT_THAT(to_text(replay(traces, {{1, {1, 0}}}, options).error()),
               HasSubstr("rank 0: node 2 (message): no such link"));

@@ -19,7 +19,7 @@ class Counting final : public ComputeCost {
   Result<Forecast> forecast(const Operator& op) const override {
     ++asked_;
     const auto* gemm = std::get_if<Gemm>(&op.kind);
-    if (gemm == nullptr) return fail({ErrorCode::kInvalidInput, "no product", "", "", "", {}});
+    if (gemm == nullptr) return fail({ErrorCode::kInvalidInput, "no product", ""});
     Forecast forecast;
     forecast.latency = static_cast<double>(gemm->m) * units::us;
     return forecast;

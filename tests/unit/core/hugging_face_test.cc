@@ -310,6 +310,62 @@ TEST(HuggingFace, SequencesAreThoseBeforePositionsWereStretched) {
   EXPECT_THAT(warnings_of(*scaled), IsEmpty());
 }
 
+// transformers, Qwen3NextConfig: three layers of four have the gated delta rule unless "layer_types" tells others.
+TEST(HuggingFace, QwensLayersWithTheDeltaRule) {
+  const std::string shape =
+      R"("hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+      "num_hidden_layers": 8, "vocab_size": 1000, "max_position_embeddings": 4096)";
+  const std::string experts = R"("num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+      "shared_expert_intermediate_size": 512)";
+  const auto next =
+      read(fmt::format(R"({{"model_type": "qwen3_next", {}, {}, "intermediate_size": 5120}})", shape, experts));
+  ASSERT_TRUE(next) << to_text(next.error());
+  EXPECT_EQ(next->delta_net, (DeltaNet{16, 32, 128, 128, 4}));
+  EXPECT_TRUE(next->attention_gate);
+  EXPECT_EQ(next->rotary_dim, 64);
+  EXPECT_TRUE(next->moe && next->moe->shared_gate);
+  const auto mixers = [](const Model& model) {
+    std::string all;
+    for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+      all += layer_kind(model, layer).mixer == Mixer::kDeltaNet ? 'd' : 'a';
+    }
+    return all;
+  };
+  EXPECT_EQ(mixers(*next), "dddaddda");
+  EXPECT_THAT(next->warnings, IsEmpty());
+
+  // Qwen3.5: a multimodal model, whose file has no dense width; other sizes of heads, and a layer that predicts
+  // further.
+  const auto later =
+      read(fmt::format(R"({{"model_type": "qwen3_5_moe", "text_config": {{"model_type": "qwen3_5_moe_text",
+      {}, {}, "linear_num_value_heads": 64, "linear_conv_kernel_dim": 2, "mtp_num_hidden_layers": 1,
+      "rope_parameters": {{"partial_rotary_factor": 0.5}}, "attn_output_gate": false,
+      "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention", "linear_attention",
+      "full_attention", "linear_attention", "full_attention"]}}}})",
+                       shape, experts));
+  ASSERT_TRUE(later) << to_text(later.error());
+  EXPECT_EQ(later->delta_net, (DeltaNet{16, 64, 128, 128, 2}));
+  EXPECT_EQ(mixers(*later), "dadadada");
+  EXPECT_FALSE(later->attention_gate);
+  EXPECT_EQ(later->prediction_layers, 1);
+  EXPECT_EQ(later->rotary_dim, 128);
+  EXPECT_EQ(later->ffn, 512);
+
+  const auto newer = read(fmt::format(R"({{"model_type": "qwen4", {}, "intermediate_size": 4096,
+      "linear_num_value_heads": 32, "linear_key_head_dim": 64}})",
+                                      shape));
+  ASSERT_TRUE(newer) << to_text(newer.error());
+  EXPECT_EQ(newer->family, "qwen3_5_text");
+  EXPECT_EQ(newer->delta_net->key_dim, 64);
+  EXPECT_THAT(newer->warnings, ElementsAre(HasSubstr("read as qwen3_5_text, by its keys")));
+
+  const auto window = read(fmt::format(R"({{"model_type": "qwen3_next", {}, {}, "intermediate_size": 5120,
+      "layer_types": ["sliding_attention", "", "", "", "", "", "", ""]}})",
+                                       shape, experts));
+  ASSERT_FALSE(window);
+  EXPECT_THAT(to_text(window.error()), HasSubstr("\"full_attention\" or \"linear_attention\""));
+}
+
 TEST(HuggingFace, AnUnknownTypeIsReadAsTheNearestFamily) {
   const auto model = read(R"({"model_type": "seed_next", "hidden_size": 64, "intermediate_size": 128,
       "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "n_routed_experts": 8, "kv_lora_rank": 16,
@@ -331,12 +387,11 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
   const std::string known = to_text(read(R"({"model_type": "llama", "vocab_size": 1})").error());
   EXPECT_THAT(known, HasSubstr("\"num_hidden_layers\" is missing"));
   EXPECT_THAT(known, Not(HasSubstr("is not known")));
-  EXPECT_THAT(to_text(read(R"({"model_type": "qwen3_next", "linear_num_key_heads": 16})").error()),
-              HasSubstr("linear attention cannot be forecast"));
   // Layers that are no attention, under the keys of classes that no row names.
   const std::string shape = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
       "num_hidden_layers": 2, "vocab_size": 100)";
-  for (const char* key : {"mamba_d_state", "n_mamba_heads", "mb_per_layer", "lru_width", "layer_group_size"}) {
+  for (const char* key :
+       {"mamba_d_state", "n_mamba_heads", "mb_per_layer", "lru_width", "layer_group_size", "linear_attn_config"}) {
     const auto refused = read(fmt::format(R"({{"model_type": "hybrid", {}, "{}": 2}})", shape, key));
     ASSERT_FALSE(refused) << key;
     EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr(key), HasSubstr("cannot be forecast")));

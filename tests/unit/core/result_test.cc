@@ -7,7 +7,7 @@ namespace {
 
 Result<int> half(int value) {
   if (value % 2 == 0) return value / 2;
-  return fail({ErrorCode::kInvalidInput, "odd", "value", "an even number", "add one", {}});
+  return fail({ErrorCode::kInvalidInput, "odd", "value", "an even number", "add one"});
 }
 
 Result<int> quarter(int value) {
@@ -32,8 +32,8 @@ TEST(Result, AnErrorSaysPlaceExpectationAndRemedy) {
 }
 
 TEST(Result, JoinedErrorsAreOneLineEach) {
-  Error one{ErrorCode::kInvalidInput, "first", "a.json#/x", "", "", {}};
-  Error two{ErrorCode::kInvalidInput, "second", "a.json#/y", "", "", {}};
+  Error one{ErrorCode::kInvalidInput, "first", "a.json#/x"};
+  Error two{ErrorCode::kInvalidInput, "second", "a.json#/y"};
   EXPECT_EQ(to_text(join({one, two})), "a.json#/x: first\na.json#/y: second");
 }
 

@@ -43,7 +43,7 @@ TEST(SetCache, DoesNotKeepErrors) {
   int times = 0;
   const auto refuse = [&]() -> Result<int> {
     ++times;
-    return fail({ErrorCode::kInvalidInput, "no", "", "", "", {}});
+    return fail({ErrorCode::kInvalidInput, "no", ""});
   };
   EXPECT_FALSE(cache.find_or_make(1, 1, refuse));
   EXPECT_FALSE(cache.find_or_make(1, 1, refuse));

@@ -15,7 +15,7 @@ using namespace units;
 
 Result<Cluster> resolve(std::string_view gpu, std::string_view cluster) {
   if (cluster == "dgx" || gpu == "a100") return test::dgx_a100();
-  return fail({ErrorCode::kNotFound, "unknown", "", "", "", {}});
+  return fail({ErrorCode::kNotFound, "unknown", ""});
 }
 
 CsvTable table(const std::string& text) { return *CsvTable::parse(text, "rows.csv"); }

@@ -1412,5 +1412,76 @@ TEST(StateSpaces, ParametersAndProducts) {
   }
 }
 
+// Gated delta rule (arXiv 2412.06464; Megatron-Core, gated_delta_net): in: queries, keys, values, gate, and a decay and
+// a strength for each head of values; out. 16-bit values, but decays and strengths in fp32; 64 tokens a chunk.
+TEST(DeltaNets, ParametersProductsAndMemory) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.delta_net = DeltaNet{.key_heads = 4, .value_heads = 8, .key_dim = 32, .value_dim = 64};
+  const double keys = 4 * 32, values = 8 * 64, projected = 2 * keys + 2 * values + 2 * 8;
+  const double in = 512 * projected, out = values * 512;
+  for (const std::int64_t tp : {1, 4}) {
+    const ParallelPlan plan{.tp = tp};
+    const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
+    const LayerKind kind = layer_kind(model, 0);
+    EXPECT_EQ(kind.mixer, Mixer::kDeltaNet);
+    const Block block = layer_block(shape, LayerKind{kind.mixer, FeedForward::kNone});
+    const auto ranks = static_cast<double>(tp);
+    // A norm before it; one of heads, which all share; convolutions of 4 taps; two numbers a head.
+    EXPECT_DOUBLE_EQ(parameters_of(block).dense, 512 + 64 + (in + out + 4 * (2 * keys + values) + 2 * 8) / ranks);
+    // Inputs of the norm and the projection; its output; normalized queries and keys; these for each head of values,
+    // values, inverses, decays and strengths; the input of the norm, its output and the gate; what the last product
+    // reads.
+    const double kept = projected + 2 * keys + (2 * 8 * 32 + values + 8 * 64 + 4 * 8) + values + 2 * values + values;
+    EXPECT_DOUBLE_EQ(after_forward(block), 2.0 * 128 * (2 * 512 + kept / ranks));
+    // Four products of a state of 32 x 64 and a vector (Megatron-LM, gdn_layer_flops).
+    const double rule = 4 * 2 * 128 * 8 * 32 * 64;
+    EXPECT_DOUBLE_EQ(flops_of(block).forward, (2 * 128 * (in + out) + rule) / ranks);
+  }
+}
+
+// Ranks of a context exchange tokens for heads and back: the projection's output and the norm's, and their gradients.
+TEST(DeltaNets, ContextParallelRanksExchangeHeads) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.delta_net = DeltaNet{.key_heads = 4, .value_heads = 8, .key_dim = 32, .value_dim = 64};
+  const auto exchanged = [&](std::int64_t cp) {
+    const ParallelPlan plan{.cp = cp};
+    const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
+    double forward = 0, backward = 0;
+    for (const BlockStep& step : layer_block(shape, LayerKind{Mixer::kDeltaNet, FeedForward::kNone}).steps) {
+      for (const auto& [calls, bytes] :
+           {std::pair(&step.forward, &forward), std::pair(&step.input_gradient, &backward)}) {
+        for (const Call& call : *calls) {
+          const auto* message = std::get_if<Communication>(&call.what);
+          if (message == nullptr) continue;
+          EXPECT_EQ(message->kind, CollectiveKind::kAllToAll) << call.name;
+          EXPECT_EQ(message->axis, Axis::kContext) << call.name;
+          *bytes += message->size / B;
+        }
+      }
+    }
+    EXPECT_DOUBLE_EQ(forward, backward);
+    return forward;
+  };
+  EXPECT_EQ(exchanged(1), 0);
+  EXPECT_DOUBLE_EQ(exchanged(4), 2.0 * 128 / 4 * (2 * 4 * 32 + 2 * 8 * 64 + 2 * 8 + 8 * 64));
+}
+
+// Qwen3-Next: a gate as wide as all heads' outputs is projected beside the queries. It and what it weights are kept.
+TEST(Attention, AGateIsProjectedAndKept) {
+  Model model = llama(1, 512, 8, 2, 1024), gated = model;
+  gated.attention_gate = true;
+  for (const std::int64_t tp : {1, 2}) {
+    const ParallelPlan plan{.tp = tp};
+    const Training training{1, 1, 128, Precision::kBf16};
+    const Block without = attention_block(Shape(model, plan, training));
+    const Block with = attention_block(Shape(gated, plan, training));
+    const auto ranks = static_cast<double>(tp);
+    EXPECT_DOUBLE_EQ(parameters_of(with).dense - parameters_of(without).dense, 512 * 512 / ranks);
+    EXPECT_DOUBLE_EQ(after_forward(with) - after_forward(without), 2.0 * 128 * 2 * 512 / ranks);
+    EXPECT_DOUBLE_EQ(flops_of(with).forward - flops_of(without).forward, 2 * 128 * 512 * 512 / ranks);
+    EXPECT_EQ(step(with, "attention.gate").forward.size(), 2u);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -929,6 +929,24 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(both, HasSubstr("training/global_batch: "));
 }
 
+// Key heads of the delta rule are divided over tensor-parallel ranks, and theirs over those of a context.
+TEST(CheckPlan, HeadsOfTheDeltaRuleAreDivided) {
+  const Training training{64, 1, 1024, Precision::kBf16};
+  Model model = llama(4, 512, 16, 16, 1536);
+  model.delta_net = DeltaNet{4, 8, 64, 64};
+  model.full_attention_layers.every = 2;
+  const auto text = [&](const ParallelPlan& plan) {
+    const auto checked = check_plan(model, plan, training);
+    return checked ? std::string("fine") : to_text(checked.error());
+  };
+  EXPECT_EQ(text({.tp = 2, .cp = 2}), "fine");
+  EXPECT_THAT(text({.tp = 8}), AllOf(HasSubstr("the 4 key heads of the delta rule"), HasSubstr("use plan/tp=4")));
+  EXPECT_THAT(text({.tp = 2, .cp = 4}),
+              AllOf(HasSubstr("cp 4 does not divide the 2 key heads"), HasSubstr("plan/cp=2")));
+  model.full_attention_layers.every = 1;
+  EXPECT_EQ(text({.tp = 8, .cp = 4}), "fine");
+}
+
 // The degrees that a refusal names suit everything that tensor parallelism divides, so they are not refused in turn.
 TEST(CheckPlan, RefusedDegreesOfTensorParallelismNameThoseThatSuit) {
   const Training training{64, 1, 1024, Precision::kBf16};

@@ -643,6 +643,23 @@ TEST(Resolve, AFrameworkThatSetsWhatItCannotIsRefused) {
   EXPECT_THAT(refused(zero + ", " + zero), HasSubstr("mine.json#/set/1"));
 }
 
+// What else is like a framework with measured steps has none of its own.
+TEST(Resolve, AFrameworkTellsWhichStepsItWasComparedWith) {
+  const auto compared_with = [](const char* framework) {
+    ScenarioSpec spec;
+    return resolved(spec.set("framework", framework)).compared_with;
+  };
+  EXPECT_THAT(resolved({}).compared_with, HasSubstr("SimuMax"));
+  EXPECT_THAT(compared_with("nemo"), HasSubstr("DGX Cloud"));
+  EXPECT_EQ(compared_with("torchtitan"), "");
+  EXPECT_EQ(compared_with("transformers-liger"), "");
+  const Scenario base = resolved({});
+  ScenarioSpec other;
+  const auto changed = resolve(other.set("framework", "jax"), Catalog::standard(), &base);
+  ASSERT_TRUE(changed) << to_text(changed.error());
+  EXPECT_EQ(changed->compared_with, "");
+}
+
 // Another framework leaves nothing of the one before it, and keeps what the user set.
 // Who sets the launch cost knows the own host; a framework that sets it does not.
 TEST(Resolve, AnOwnLaunchCostNarrowsTheRangeOfHosts) {

@@ -85,7 +85,7 @@ TEST(ForecastWork, AsksForMessagesBetweenRepresentatives) {
 TEST(ForecastWork, NamesTheWorkThatCannotBeForecast) {
   class Refusing final : public ComputeCost {
     Result<Forecast> forecast(const Operator&) const override {
-      return fail({ErrorCode::kInvalidInput, "no fp8 here", "", "", "", {}});
+      return fail({ErrorCode::kInvalidInput, "no fp8 here", ""});
     }
     Result<Explanation> explain(const Operator&) const override { return Explanation{}; }
   };
