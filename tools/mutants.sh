@@ -236,7 +236,7 @@ parts of the step add up over stages|simulator/src/step_analysis.cc|s@Seconds::f
 latencies shrink by more than asked|simulator/src/sensitivity.cc|s@1 / (1 + share)@1 - share@|unit_simulator property_simulator
 tokens a second are those of a GPU|simulator/src/predict.cc|s@tokens_of_step(training) / seconds@tokens_of_step(training) / seconds / ranks@|unit_simulator property_simulator
 MFU counts masked keys|simulator/src/predict.cc|s@report.mfu_causal = flops.causal@report.mfu_causal = flops.model@|unit_simulator property_simulator
-experts are as certain as dense models|simulator/src/step_interval.cc|s@kSituations\[scenario.model.moe ? 1 : 0\]@kSituations[scenario.model.moe ? 0 : 0]@|unit_simulator property_simulator
+experts are as certain as dense models|simulator/src/step_interval.cc|s@scenario.model.moe ? 1 : 0@scenario.model.moe ? 0 : 0@|unit_simulator
 a slow rank is as fast as all|simulator/src/costs.cc|s@? stragglers.slow_factor : 1;@? 1 + 0 * stragglers.slow_factor : 1;@|unit_simulator property_simulator
 products in training run at the burst clock|simulator/src/training_clock.cc|s@return is_product(op) \&\& op.dtype != DType::kFp32 ? load : 1;@return is_product(op) \&\& op.dtype != DType::kFp32 ? 1 : 1;@|unit_simulator property_simulator
 all storage is one GPU's share|simulator/src/time_to_train.cc|s@value_or(gpus \* kStorageBandwidthPerGpu)@value_or(kStorageBandwidthPerGpu)@|unit_simulator property_simulator
@@ -346,6 +346,13 @@ experts' replicas make any sets|parallelism/src/check_plan.cc|s@model.moe \&\& a
 a search writes no layout|simulator/src/search.cc|s@!layout.empty()@layout.size() > 9999@|unit_simulator
 a framework's schedule keeps what it forbids|simulator/src/scenario.cc|s@scenario.plan.overlap_ep = false;@@|unit_simulator
 delayed scaling recomputes norms|simulator/src/scenario_fields.cc|s@if (!delayed) modules@if (!delayed + 1) modules@|unit_simulator
+what nobody compared is as certain|simulator/src/step_interval.cc|s@scenario.compared_with.empty() ? kNotCompared@scenario.compared_with.empty() ? kCompared@|unit_simulator
+a gather beside a layer keeps the host waiting|simulator/src/host_waits.cc|s@spans\[parts\[part\].first\].start@std::max(spans[parts[part].first].start, spans[parts[part].first - 1].end)@|unit_simulator
+a gather in a trace keeps the host waiting|chakra_io/src/annotate.cc|s@launched(wait.launched\[next\]).start@launched(wait.launched[next - 1]).end@|unit_chakra_io
+heads of values have keys of their own|parallelism/src/blocks/delta_net.cc|s@keys(net.key_heads / shape.tp@keys(net.value_heads / shape.tp@|unit_parallelism
+the delta rule keeps no inverse|parallelism/src/blocks/delta_net.cc|s@size.values + size.heads \* kChunk@size.values + 0 * size.heads * kChunk@|unit_parallelism
+the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@shape.query_dim + gate;@shape.query_dim + 0 * gate;@|unit_parallelism
+the delta rule is in every layer|core/src/model.cc|s@model.delta_net \&\& !model.full_attention_layers.contains(layer)@model.delta_net@|unit_core unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -162,21 +162,24 @@ class Annotation {
     if (waits_.empty()) return {};
     std::size_t index = 0;
     NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
-      end_of(index++, node);
+      span_of(index++, node);
       return {};
     }));
     for (const Wait& wait : waits_) {
-      std::vector<double> ended(1);  // the latest end of the first so many of them
-      for (const std::int64_t id : wait.launched) {
-        ended.push_back(std::max(ended.back(), launched_.at(static_cast<std::uint64_t>(id)).end));
-      }
+      const auto launched = [&](std::int64_t id) -> const Launched& {
+        return launched_.at(static_cast<std::uint64_t>(id));
+      };
+      double length = 0;
+      for (const std::int64_t id : wait.launched) length = std::max(length, launched(id).end);
       struct Part {
         double all, one;
       };
       const auto part = [&](std::size_t p) { return Part{wait.launches_ns[p], wait.launch_ns}; };
       const auto ended_before = [&](std::size_t p) {
         if (p == 0) return 0.0;
-        return p > wait.read_before.size() ? ended.back() : ended[static_cast<std::size_t>(wait.read_before[p - 1])];
+        const auto next =
+            p > wait.read_before.size() ? wait.launched.size() : static_cast<std::size_t>(wait.read_before[p - 1]);
+        return next == wait.launched.size() ? length : launched(wait.launched[next]).start;
       };
       settle(kernels_[wait.kernel], AnnotateWay::kLaunches,
              wait_for_launches(wait.launches_ns.size(), part, ended_before));
@@ -246,8 +249,8 @@ class Annotation {
     return true;
   }
 
-  // When a node ends that a wait tells of, counted from the first of them. What it depends on comes before it.
-  void end_of(std::size_t index, const TraceNode& node) {
+  // When a node runs that a wait tells of, counted from the first of them. What it depends on comes before it.
+  void span_of(std::size_t index, const TraceNode& node) {
     const auto found = launched_.find(node.id);
     if (found == launched_.end()) return;
     double start = 0;
@@ -261,6 +264,7 @@ class Annotation {
     }
     double ns = number_at(node, "ns_dist_duration_ns").value_or(static_cast<double>(node.duration_micros) * 1000);
     if (index < new_ns_.size() && std::isfinite(new_ns_[index])) ns = new_ns_[index];
+    found->second.start = start;
     found->second.end = start + (is_time(ns) ? ns : 0);
   }
 
@@ -429,8 +433,8 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   struct Launched {
-    std::uint32_t wait = 0;  // into waits_
-    double end = 0;          // ns
+    std::uint32_t wait = 0;     // into waits_
+    double start = 0, end = 0;  // ns
   };
   std::vector<Wait> waits_;
   std::unordered_map<std::uint64_t, Launched> launched_;  // by node

@@ -82,13 +82,12 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
   return parts;
 }
 
-// How long the GPU waits in a run of a fragment whose nodes end at `ends`, the last of them at `length`.
-double wait_of(const Host& host, const std::vector<Launches>& parts, const std::vector<double>& ends, double length) {
-  const auto ended = [&](std::size_t part) {  // all that comes before it
-    if (host.blocking_launches) return 0.0;   // kernels hide nothing
-    if (part == parts.size()) return length;
-    const auto before = static_cast<std::ptrdiff_t>(parts[part].first);
-    return before == 0 ? 0.0 : *std::max_element(ends.begin(), ends.begin() + before);
+// How long the GPU waits in a run of a fragment whose nodes take `spans`, which is over at `length`.
+double wait_of(const Host& host, const std::vector<Launches>& parts, const std::vector<NodeSpan>& spans,
+               double length) {
+  const auto ended = [&](std::size_t part) {
+    if (part == 0 || host.blocking_launches) return 0.0;  // kernels hide nothing of launches that block
+    return part == parts.size() ? length : spans[parts[part].first].start;
   };
   struct InSeconds {
     double all, one;
@@ -127,15 +126,15 @@ class LaunchWaits {
     for (std::uint32_t r = 0; r < costs_.rows.size(); ++r) {
       const ProgramCosts::Row& row = costs_.rows[r];
       const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
-      const double length = fragment_length(fragment, duration, ends_);
-      double wait = wait_of(host_, parts_, ends_, length);
+      const double length = fragment_length(fragment, duration, spans_);
+      double wait = wait_of(host_, parts_, spans_, length);
       if (wait > 0 && !row.demands.empty()) {
         // On the grid of the clocks, where sums are exact: a run beside others never becomes shorter than one alone.
         const Grid grid;
         const double alone = fragment_length(
-            fragment, [&](std::uint32_t work) { return grid.snap(duration(work)); }, ends_);
+            fragment, [&](std::uint32_t work) { return grid.snap(duration(work)); }, spans_);
         const double slow = run_beside_its_own(r, number);
-        if (slow > alone) wait = std::max(wait_of(host_, parts_, ends_, slow), grid.snap(wait) - (slow - alone));
+        if (slow > alone) wait = std::max(wait_of(host_, parts_, spans_, slow), grid.snap(wait) - (slow - alone));
       }
       Forecast& found = waits_[r];
       found.low = found.high = found.latency = wait * units::s;
@@ -144,18 +143,15 @@ class LaunchWaits {
   }
 
  private:
-  // Sets ends_ of a run beside its own collectives, and returns what it takes.
+  // Sets spans_ of a run beside its own collectives, and returns what it takes.
   double run_beside_its_own(std::uint32_t row, std::uint32_t fragment) {
     if (!queue_) queue_.emplace(program_, costs_, ProgramQueue::Options());
     const auto actor = std::find(costs_.row_of_actor.begin(), costs_.row_of_actor.end(), row);
     NS_EXPECTS(actor != costs_.row_of_actor.end());
-    double length = 0;
-    ends_.clear();
     const auto number = static_cast<std::uint32_t>(actor - costs_.row_of_actor.begin());
-    for (const NodeSpan& span : queue_->alone(number, FragmentId{fragment})) {
-      ends_.push_back(span.end);
-      length = std::max(length, span.end);
-    }
+    spans_ = queue_->alone(number, FragmentId{fragment});
+    double length = 0;
+    for (const NodeSpan& span : spans_) length = std::max(length, span.end);
     return length;
   }
 
@@ -166,7 +162,7 @@ class LaunchWaits {
   std::optional<ProgramQueue> queue_;
   std::size_t nodes_ = 0;
   std::vector<Launches> parts_;
-  std::vector<double> ends_;
+  std::vector<NodeSpan> spans_;
   std::vector<Forecast> waits_;
 };
 

@@ -29,7 +29,7 @@ PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast
   PassesOfOne::Part all;
   std::array<double, kStreamCount> streams{};
   const auto seconds = [&](std::size_t work) { return forecasts[work].latency / units::s * (1 - kRounding); };
-  std::vector<double> room;
+  std::vector<NodeSpan> room;
   bool in_layers = false, was_forward = true;  // of the pass
   for_each_instruction(program, program.actors[0], [&](const Instruction& instruction, double) {
     if (instruction.kind != Instruction::Kind::kRun) return;

@@ -96,7 +96,7 @@ struct WorkItem {
   Category category = Category::kForward;
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
   HostWork host{};                                   // of an operator without work on the GPU
-  bool after_read = false;  // the host reads a result before it launches this: all that it launched before has ended
+  bool after_read = false;  // the host reads a result before it launches this: all that this waits for has ended
   std::optional<LayerModule> module{};   // of a layer: where a graph of modules records this
   std::vector<HostLaunches> launches{};  // of a wait for the host: those that the kernels before it do not hide
   friend bool operator==(const WorkItem&, const WorkItem&) = default;

@@ -13,7 +13,8 @@ inline constexpr std::string_view kHostLaunches = "host.launches";
 // The host launches `parts` one after the other, and looks at a result before each but the first. A part takes it
 // part(p).all; the GPU runs the kernels of the part for ended(p + 1) - ended(p), which hides as much of it. Behind a
 // result the GPU has nothing to do until the first launch, part(p).one. All in one unit of time. `ended(p)`: when all
-// that lies before part p has ended, counted from the first part.
+// that the first kernel of part p waits for has ended, or all that lies before the end; 0 of the first part. What runs
+// beside it and ends later (a gather of the next layer's weights) keeps no host waiting.
 template <class Part, class Ended>
 double wait_for_launches(std::size_t parts, const Part& part, const Ended& ended) {
   double wait = 0;

@@ -10,11 +10,16 @@
 
 namespace ns_dist {
 
-// What a fragment takes when nothing shares anything. `duration` of a WorkId, in seconds; `ends` is room to work in.
+struct NodeSpan {
+  double start = 0, end = 0;
+};
+
+// What a fragment takes when nothing shares anything, and when each of its nodes runs. `duration` of a WorkId, in
+// seconds.
 template <class Duration>
-double fragment_length(const Fragment& fragment, Duration duration, std::vector<double>& ends) {
+double fragment_length(const Fragment& fragment, Duration duration, std::vector<NodeSpan>& spans) {
   std::array<double, kStreamCount> streams{};
-  ends.resize(fragment.nodes.size());
+  spans.resize(fragment.nodes.size());
   double length = 0;
   for (std::size_t n = 0; n < fragment.nodes.size(); ++n) {
     const FragmentNode& node = fragment.nodes[n];
@@ -22,9 +27,10 @@ double fragment_length(const Fragment& fragment, Duration duration, std::vector<
     double start = stream;
     for (std::uint32_t d = 0; d < node.dependency_count; ++d) {
       const std::int32_t on = fragment.dependencies[node.first_dependency + d];
-      if (on >= 0) start = std::max(start, ends[static_cast<std::size_t>(on)]);
+      if (on >= 0) start = std::max(start, spans[static_cast<std::size_t>(on)].end);
     }
-    stream = ends[n] = start + duration(index(node.work));
+    stream = start + duration(index(node.work));
+    spans[n] = {start, stream};
     length = std::max(length, stream);
   }
   return length;

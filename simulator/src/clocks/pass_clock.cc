@@ -29,7 +29,7 @@ PassClock::PassClock(const StepProgram& program, const ProgramCosts& costs, bool
 
 void PassClock::compile() {
   std::vector<double> lengths(costs_.rows.size() * program_.fragments.size(), -1);  // by row and fragment
-  std::vector<double> ends;
+  std::vector<NodeSpan> spans;
   ops_.clear();
   ops_.reserve(2 * program_.bodies.size());
   bodies_.assign(program_.bodies.size(), {});
@@ -57,7 +57,7 @@ void PassClock::compile() {
             }
             case Kind::kRun: {
               double& length = lengths_of_row[instruction.index];
-              if (length < 0) length = fragment_length(program_.fragments[instruction.index], duration, ends);
+              if (length < 0) length = fragment_length(program_.fragments[instruction.index], duration, spans);
               op_of(behind_run).seconds += instruction.times * length;
               break;
             }

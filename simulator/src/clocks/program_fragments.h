@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "clocks/flow_table.h"
+#include "clocks/fragment_length.h"
 #include "clocks/grid.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/step_program.h"
@@ -23,10 +24,6 @@ constexpr std::array<std::uint32_t, kFragmentStreams> nothing_on_streams() {
   none.fill(kNone);
   return none;
 }
-
-struct NodeSpan {
-  double start = 0, end = 0;
-};
 
 class ProgramFragments {
  public:

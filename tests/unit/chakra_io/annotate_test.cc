@@ -181,6 +181,13 @@ TEST(Annotate, NothingIsLaunchedAheadOfWhatTheHostReads) {
   EXPECT_EQ(annotated(nodes, constant(4'000))[2].duration_micros, 6U + 56U);
 }
 
+// A collective beside them that ends later keeps no host waiting: what follows the read starts behind the first kernel.
+TEST(Annotate, WhatRunsBesideALayerKeepsNoHostWaiting) {
+  const std::vector<TraceNode> nodes = {product(1, 40), collective(2, 500, {}), product(3, 40, {1}),
+                                        wait_for_host(4, 5, {1, 2, 3}, {20'000, 60'000}, {2}, 5'000)};
+  EXPECT_EQ(annotated(nodes, constant(40'000)), nodes);
+}
+
 // Launches that cannot be, or are those of two waits, tell nothing.
 TEST(Annotate, AWaitThatContradictsItselfIsKept) {
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -42,6 +42,15 @@ class OneFragment {
                time);
   }
 
+  // Weights of the next layer, gathered from the beginning on while all others run.
+  OneFragment& beside(Seconds time) {
+    const std::int32_t last = std::exchange(last_, kEntry);
+    add({"gather", Category::kDataParallel, Operator{Copy{}, DType::kBf16}}, time);
+    program_.fragments[0].nodes.back().stream = Stream::kShardedWeights;
+    last_ = last;
+    return *this;
+  }
+
   // The work of the wait that comes with `every`.
   WorkItem added(const Host& host) const {
     StepProgram program = program_;
@@ -66,10 +75,10 @@ class OneFragment {
   OneFragment& add(WorkItem item, Seconds time) {
     Fragment& fragment = program_.fragments[0];
     const auto node = static_cast<std::int32_t>(fragment.nodes.size());
-    fragment.dependencies.push_back(node - 1);  // kEntry before the first
+    fragment.dependencies.push_back(std::exchange(last_, node));
     fragment.nodes.push_back(
         {Stream::kCompute, program_.works.add(std::move(item)), static_cast<std::uint32_t>(node), 1});
-    fragment.exits = {node};
+    fragment.exits.push_back(node);
     Forecast forecast;
     forecast.latency = time;
     costs_.rows[0].forecasts.push_back(forecast);
@@ -78,6 +87,7 @@ class OneFragment {
 
   StepProgram program_;
   ProgramCosts costs_;
+  std::int32_t last_ = kEntry;  // of the kernels
 };
 
 constexpr Host kHost{.launch_cost = 50 * us, .expert_launch_cost = 10 * us};
@@ -102,6 +112,17 @@ TEST(HostWaits, NothingIsLaunchedAheadOfWhatTheHostReads) {
   Host blocking = kHost;
   blocking.blocking_launches = true;
   EXPECT_NEAR(wait(300 * us, 1, 200 * us, blocking), 2 * blocking.launch() / us, 1e-9);
+}
+
+// The host reads what the kernels before have made. A gather that ends later hides launches in front of the read and
+// behind it, each as long as its part runs.
+TEST(HostWaits, WhatRunsBesideALayerKeepsNoHostWaiting) {
+  const auto wait = [](Seconds gather) {
+    return OneFragment().kernel(100 * us).beside(gather).kernel(20 * us, 4, true).wait(kHost);
+  };
+  EXPECT_NEAR(wait(0 * us), 80 - 20, 1e-9);
+  EXPECT_NEAR(wait(1000 * us), 50, 1e-9);
+  EXPECT_NEAR(wait(110 * us), 80 - 20, 1e-9);
 }
 
 // Two kernels of attention and one of the router are one launch, and so are three products of an expert layer. A read
