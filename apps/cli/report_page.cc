@@ -226,6 +226,10 @@ std::string accuracy_section(const Report& report) {
       count, report.scenario.model.moe ? "models with experts" : "dense models", percent(figures.mean),
       percent(figures.largest), 100 * figures.bias, inside, count,
       same_gpu == 0 ? " None of them ran on the GPU of this forecast." : "");
+  if (report.scenario.compared_with.empty() && !report.scenario.framework.empty()) {
+    text += fmt::format("<p>No measured step of {} was compared with its forecast, so the interval is wider.</p>\n",
+                        html(report.scenario.framework));
+  }
   text += table(
       "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
       "class=\"number\">error</th><th>90 % interval</th>",

@@ -48,7 +48,10 @@ void describe(Page& page, const Report& report) {
   page.line("  {}", cluster_text(scenario.cluster));
   page.line("  {}; {}", degrees_text(scenario.plan), batch_text(scenario.training));
   page.line("  {}", settings_text(scenario.plan));
-  if (!scenario.framework.empty()) page.line("  defaults of {}", scenario.framework);
+  if (!scenario.framework.empty()) {
+    page.line("  defaults of {}{}", scenario.framework,
+              scenario.compared_with.empty() ? "; none of its steps was compared, so the interval is wider" : "");
+  }
 }
 
 // "at the peak, of 4 passes: mlp 1.2 GiB, norms 0.4 GiB"

@@ -32,10 +32,10 @@ struct DeltaSizes {
   std::int64_t repeated() const { return 2 * heads * net.key_dim; }
 };
 
-// Elements that the kernels of the rule read and write for a token, in the order of their launches: products of the
-// keys of a chunk, their triangular inverse, what it makes of keys and values, the states between chunks, outputs.
-// Backward, the two before the last run again; then the gradients of new values inside chunks, of states, of queries,
-// keys and decays, of the inverse, and their sum.
+// Elements that the kernels of the rule read and write for a token, in the order of their launches
+// (fla/ops/gated_delta_rule/chunk.py): the inverse of the products of a chunk's keys, in a cleared tensor; what it
+// makes of keys and values; the states between chunks; outputs. Backward, the two before the last run again; then the
+// gradients of new values inside chunks, of states, of queries, keys and decays, of the inverse, and their sum.
 struct Traffic {
   double read = 0, written = 0;
 };
@@ -46,7 +46,7 @@ Traffic rule_traffic(const DeltaSizes& size, bool backward) {
   const Traffic again{k + v + c + (2 * k + v), (k + v) + (state + v)};
   Traffic head;
   if (!backward) {
-    head = {k + 2 * c + again.read + (2 * k + v + state), 2 * c + c + again.written + v};  // products in fp32
+    head = {k + again.read + (2 * k + v + state), 2 * c + again.written + v};
   } else {
     head = {again.read + (2 * k + v) + (3 * k + 2 * v) + (3 * k + 3 * v + 2 * state) + (2 * k + 2 * v + c) + 2 * k,
             again.written + v + (state + v) + 3 * k + (k + v) + k};

@@ -301,6 +301,19 @@ TEST(Answers, RanksOfACollectiveFillNodesOneAfterTheOther) {
   EXPECT_THAT(asked("40").err, HasSubstr("40 ranks with a stride of 1 need 40 GPUs, but closed has 32"));
 }
 
+// An interval that was found on other frameworks' steps is wider, and the answer says why.
+TEST(Answers, AFrameworkWithoutComparedStepsHasAWiderInterval) {
+  const std::string job = "--model llama3-8b --gpu h100 --dp 16 --global-batch 32 --framework ";
+  const auto width = [&](const char* framework) {
+    const json answer = json::parse(answered(job + framework + " --json").out);
+    const double step = answer["step_time_s"];
+    return (answer["step_time_high_s"].get<double>() - answer["step_time_low_s"].get<double>()) / step;
+  };
+  EXPECT_GT(width("torchtitan"), 1.5 * width("megatron-core"));
+  EXPECT_THAT(answered(job + "torchtitan").out, HasSubstr("defaults of torchtitan; none of its steps was compared"));
+  EXPECT_THAT(answered(job + "megatron-core").out, Not(HasSubstr("was compared")));
+}
+
 // What a framework sets is shown as flags, which can be copied.
 TEST(Answers, FrameworksSetFlags) {
   const std::string out = run_command("ns-dist list frameworks").out;
