@@ -62,10 +62,15 @@ Features in_long_runs(Features burst) {
 // than forecast.
 constexpr double kOtherVendor = 1.7;
 
+AnalyticModel in_bursts(Machine machine) {
+  machine.mode = Mode::kBurst;
+  return AnalyticModel(std::move(machine));
+}
+
 }  // namespace
 
 LearnedModel::LearnedModel(const AnalyticModel& analytic, std::shared_ptr<const KernelWeights> weights)
-    : analytic_(analytic), weights_(std::move(weights)) {}
+    : analytic_(analytic), bursts_(in_bursts(analytic.machine())), weights_(std::move(weights)) {}
 
 const PredictorWeights* LearnedModel::weights_of(Predictor predictor) const {
   if (!weights_) return standard_weights(predictor);
@@ -80,7 +85,7 @@ const ReferenceGpu& LearnedModel::reference_of(Predictor predictor, const Predic
 }
 
 Operator LearnedModel::measured_like(const Operator& op) const {
-  if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && on_tensor_units(op)) {
+  if (const auto* gemm = std::get_if<Gemm>(&op.kind); gemm != nullptr && measured_alone(op)) {
     // Only products of two matrices were measured: a batch is one product with all rows.
     Gemm plain = *gemm;
     plain.epilogue = Epilogue::kNone;
@@ -90,7 +95,7 @@ Operator LearnedModel::measured_like(const Operator& op) const {
     }
     return {plain, op.dtype};
   }
-  if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && on_tensor_units(op)) {
+  if (const auto* grouped = std::get_if<GroupedGemm>(&op.kind); grouped != nullptr && measured_alone(op)) {
     return {Gemm{.m = measured_rows(rows_of(op), 1), .n = grouped->n, .k = grouped->k, .scaling = grouped->scaling},
             op.dtype};
   }
@@ -113,11 +118,13 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   const auto* attention = std::get_if<Attention>(&op.kind);
   // From one kernel to another one; the source of the forecast stays the first one's.
   const auto derive = [&](const Operator& like, double work, std::string_view how) {
-    const double ratio = analytic_.seconds(like) / analytic_.seconds(measured);
+    // In the mode in which `measured` was: in a burst L2 holds its operands, and more bandwidth saves less.
+    const AnalyticModel& physics = query.only_bursts ? bursts_ : analytic_;
+    const double ratio = physics.seconds(like) / physics.seconds(measured);
     scale(*estimate, ratio, work);
     if (steps.on()) steps.add("derived", ratio, how);
   };
-  if (gemm != nullptr && on_tensor_units(op)) {
+  if (gemm != nullptr && measured_alone(op)) {
     if (gemm->batch > 1) {
       Gemm batched = *gemm;
       batched.epilogue = Epilogue::kNone;
@@ -127,7 +134,7 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     }
     if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
     add_epilogue(*estimate, op, roofline, steps);
-  } else if (std::holds_alternative<GroupedGemm>(op.kind) && on_tensor_units(op)) {
+  } else if (std::holds_alternative<GroupedGemm>(op.kind) && measured_alone(op)) {
     take_off_quantization(*estimate, query.features, steps);
     derive(op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
            "from one product to the experts by tiles and waves");

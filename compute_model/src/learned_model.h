@@ -42,6 +42,9 @@ class LearnedModel {
  private:
   const Machine& machine() const { return analytic_.machine(); }
   bool on_tensor_units(const Operator& op) const { return machine().gpu.tensor[op.dtype] > FlopsPerSecond(); }
+  // Products that were measured one by one, without batches and epilogues. Those in FP32 were measured with both, and
+  // in a burst each carries what a launch that is awaited takes, so that ratios of their times mean nothing.
+  bool measured_alone(const Operator& op) const { return on_tensor_units(op) && op.dtype != DType::kFp32; }
   const PredictorWeights* weights_of(Predictor predictor) const;
   const ReferenceGpu& reference_of(Predictor predictor, const PredictorWeights& weights) const;
   std::optional<Estimate> estimate(const Operator& op, const Query& query, Steps& steps) const;
@@ -53,6 +56,7 @@ class LearnedModel {
     ReferenceGpu gpu;
   };
   const AnalyticModel& analytic_;
+  AnalyticModel bursts_;  // of the same GPU in a burst
   std::shared_ptr<const KernelWeights> weights_;
   mutable std::array<LazyReference, kPredictorCount> references_;
 };

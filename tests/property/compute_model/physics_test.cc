@@ -133,6 +133,12 @@ RC_GTEST_PROP(Physics, ForecastsAreFiniteAndNotUnderTheirFloor, ()) {
 
 // What a better data sheet may cost. The analytic model and what was learned keep the order exactly. Where a ratio
 // carries one kernel over to another (batches, backward attention), it holds to a bound.
+bool is_derived(const Operator& op) {
+  const auto* gemm = std::get_if<Gemm>(&op.kind);
+  return op.dtype != DType::kFp32 &&
+         (std::holds_alternative<GroupedGemm>(op.kind) || (gemm != nullptr && gemm->batch > 1));
+}
+
 void is_not_slower(const Gpu& gpu, Gpu better, const Operator& op) {
   RC_LOG() << to_text(op) << " on " << gpu.id << std::endl;
   for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
@@ -143,8 +149,10 @@ void is_not_slower(const Gpu& gpu, Gpu better, const Operator& op) {
     const double learned = forecast_of(gpu, op, mode).latency / s;
     const Forecast faster = forecast_of(better, op, mode);
     const auto says = [&](std::string_view text) { return faster.method.find(text) != std::string_view::npos; };
-    const bool bounded = says("one product") || says("forward kernels") || says("this GPU");
-    const double bound = bounded ? 2 : 1 + 1e-3;
+    const bool bounded = says("forward kernels") || says("this GPU");
+    // Of products that are derived from another one, which a burst may find in L2.
+    const double derived = mode == Mode::kBurst ? 2 : 1.05;
+    const double bound = bounded ? 2 : is_derived(op) ? derived : 1 + 1e-3;
     RC_LOG() << learned << " " << faster.latency / s << " " << faster.method << std::endl;
     RC_ASSERT(faster.latency / s <= learned * bound);
   }
