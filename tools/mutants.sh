@@ -90,7 +90,7 @@ power grows with voltage, not with its square|compute_model/src/machine.cc|s@pro
 power allows any tensor rate|compute_model/src/machine.cc|s@return std::min(bf16_peak, std::cbrt(units \* units \* watts / cost));@return std::max(bf16_peak, std::cbrt(units * units * watts / cost));@|unit_compute_model property_compute_model
 a stream is never found in L2|compute_model/src/machine.cc|s@std::clamp(2 \* resident_bytes - bytes, 0.0, bytes)@std::clamp(2 * resident_bytes - bytes, 0.0, 0.0)@|unit_compute_model property_compute_model
 the epilogue of a measured product hides|compute_model/src/learned_model.cc|s@estimate.seconds += kExposedEpilogue \* excess;@estimate.seconds += 0 * excess;@|unit_compute_model property_compute_model
-a batch takes as long as one product|compute_model/src/learned_model.cc|s@analytic_.seconds(like) / analytic_.seconds(measured)@analytic_.seconds(like) / analytic_.seconds(like)@|unit_compute_model property_compute_model
+a batch takes as long as one product|compute_model/src/learned_model.cc|s@physics.seconds(like) / physics.seconds(measured)@physics.seconds(like) / physics.seconds(like)@|unit_compute_model property_compute_model
 few rows do not widen a calibration's interval|compute_model/src/kernel_calibration.cc|s@widen = 1 + 2 / number@widen = 1 + 0 / number@|unit_compute_model property_compute_model
 a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options.ridge;@double sum = 0, total = 1e-6 * options.ridge;@|unit_compute_model property_compute_model
 outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
