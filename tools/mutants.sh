@@ -351,7 +351,7 @@ a gather beside a layer keeps the host waiting|simulator/src/host_waits.cc|s@spa
 a gather in a trace keeps the host waiting|chakra_io/src/annotate.cc|s@launched(wait.launched\[next\]).start@launched(wait.launched[next - 1]).end@|unit_chakra_io
 heads of values have keys of their own|parallelism/src/blocks/delta_net.cc|s@keys(net.key_heads / shape.tp@keys(net.value_heads / shape.tp@|unit_parallelism
 the delta rule keeps no inverse|parallelism/src/blocks/delta_net.cc|s@size.values + size.heads \* kChunk@size.values + 0 * size.heads * kChunk@|unit_parallelism
-the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@shape.query_dim + gate;@shape.query_dim + 0 * gate;@|unit_parallelism
+the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@const std::int64_t out = (shape.heads + 2 \* shape.kv_heads) \* shape.query_dim + gate_columns(shape);@const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;@|unit_parallelism
 the delta rule is in every layer|core/src/model.cc|s@model.delta_net \&\& !model.full_attention_layers.contains(layer)@model.delta_net@|unit_core unit_parallelism
 END
 

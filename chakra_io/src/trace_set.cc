@@ -49,7 +49,7 @@ Result<TraceSet> find_traces(const std::filesystem::path& where) {
   const bool folder = std::filesystem::is_directory(where, failed);
   const std::filesystem::path in = folder ? where : where.has_parent_path() ? where.parent_path() : ".";
   const auto error = [&](ErrorCode code, std::string message, std::string expected) {
-    return fail({code, std::move(message), where.string(), std::move(expected), "", {}});
+    return fail({code, std::move(message), where.string(), std::move(expected)});
   };
   if (std::filesystem::exists(in / chakra::kStaging, failed) &&
       !std::filesystem::exists(in / chakra::kManifest, failed)) {

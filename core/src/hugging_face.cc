@@ -296,16 +296,24 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
   }
 }
 
+// What an object of a file says of rotary positions, where the file has it.
+template <class Read>
+void read_rope(JsonReader& reader, std::string_view key, const Read& read) {
+  if (!present(reader, key)) return;
+  reader.object(key, [&](JsonReader& rope) {
+    rope.accept_unknown_keys();
+    rope.treat_null_as_missing();
+    read(rope);
+  });
+}
+
 // Tokens of a pre-training sequence: what positions were stretched from, where a file says that.
 std::int64_t read_sequence(JsonReader& reader, const Family& family) {
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   std::int64_t original = reader.integer(kOriginal, 1, kMostTokens, Presence::kOptional, 0);
-  for (const std::string_view rope : {"rope_scaling", "rope_parameters"}) {
-    if (!present(reader, rope)) continue;
-    reader.object(rope, [&](JsonReader& inner) {
-      inner.accept_unknown_keys();
-      inner.treat_null_as_missing();
-      if (present(inner, kOriginal)) original = inner.integer(kOriginal, 1, kMostTokens);
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    read_rope(reader, key, [&](JsonReader& rope) {
+      if (present(rope, kOriginal)) original = rope.integer(kOriginal, 1, kMostTokens);
     });
   }
   if (original > 0) return original;
@@ -409,13 +417,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
     model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
   }
   double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
-  if (present(reader, "rope_parameters")) {
-    reader.object("rope_parameters", [&](JsonReader& inner) {
-      inner.accept_unknown_keys();
-      inner.treat_null_as_missing();
-      rotated = inner.number("partial_rotary_factor", 0, 1, Presence::kOptional, rotated);
-    });
-  }
+  read_rope(reader, "rope_parameters", [&](JsonReader& rope) {
+    rotated = rope.number("partial_rotary_factor", 0, 1, Presence::kOptional, rotated);
+  });
   if (rotated > 0 && rotated < 1) {
     model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
   }

@@ -16,10 +16,14 @@ using blocks::Split;
 // Key-value heads that this rank stores. Latent attention expands its latents to as many as there are queries.
 std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.heads : shape.kv_heads; }
 
+// Of the gates of its output, which the first projection makes beside the queries.
+std::int64_t gate_columns(const Shape& shape) {
+  return shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
+}
+
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
-  const std::int64_t gate = shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
-  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim + gate;
+  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim + gate_columns(shape);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.qkv",
                                         .rows = shape.tokens,
@@ -148,8 +152,7 @@ BlockStep heads(const Shape& shape) {
     // reshape of what is no view, and SplitAlongDim's torch.cat).
     if (!shape.model->mla && !written_out) {
       const std::int64_t queries = shape.heads * shape.query_dim;
-      const std::int64_t gate = shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
-      const std::int64_t all = queries + 2 * shape.kv_heads * shape.query_dim + gate;
+      const std::int64_t all = queries + 2 * shape.kv_heads * shape.query_dim + gate_columns(shape);
       const auto bytes = [&](std::int64_t columns) {
         return Copy{static_cast<double>(shape.tokens) * static_cast<double>(columns) * shape.element * units::B};
       };
@@ -487,16 +490,10 @@ void unfused_core(const Shape& shape, BlockStep& step) {
 // The core's output times the sigmoid of its gate, a contiguous copy of a part of the first projection (Megatron-Core,
 // attention.py, _apply_output_gate). Both are kept beside the product, which the projection keeps.
 BlockStep output_gate(const Shape& shape) {
-  BlockStep step;
-  step.name = "attention.gate";
-  const std::int64_t columns = shape.heads * shape.value_dim, elements = shape.tokens * columns;
+  const std::int64_t columns = gate_columns(shape);
+  BlockStep step = blocks::gate(shape, ActivationKind::kAttentionProjections, "attention.gate", shape.tokens, columns);
   const Copy copy{bytes_of(shape, shape.tokens, columns) * units::B};
-  step.forward.push_back(kernel(shape, "attention.gate.copy", copy));
-  step.forward.push_back(kernel(shape, step.name, Elementwise{"gated_activation", elements, 2, 1, 10}));
-  step.input_gradient.push_back(
-      kernel(shape, "attention.gate.backward", Elementwise{"gated_activation_backward", elements, 3, 2, 20}));
-  step.kept_as = ActivationKind::kAttentionProjections;
-  step.kept_for_input_gradient = bytes_of(shape, shape.tokens, 2 * columns);
+  step.forward.insert(step.forward.begin(), kernel(shape, "attention.gate.copy", copy));
   return step;
 }
 

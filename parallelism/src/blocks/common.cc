@@ -484,6 +484,18 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   return step;
 }
 
+BlockStep gate(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
+               std::int64_t columns) {
+  BlockStep step;
+  step.name = name;
+  step.forward.push_back(kernel(shape, step.name, Elementwise{"gated_activation", rows * columns, 2, 1, 10}));
+  step.input_gradient.push_back(
+      kernel(shape, concat(name, ".backward"), Elementwise{"gated_activation_backward", rows * columns, 3, 2, 20}));
+  step.kept_as = input;
+  step.kept_for_input_gradient = bytes_of(shape, rows, 2 * columns);
+  return step;
+}
+
 void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, DType dtype) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   const Elementwise backward{"dropout_backward", elements, 1 + mask_elements(dtype), 1, 1};

@@ -149,6 +149,10 @@ void end_branch(const Shape& shape, Block& block, std::string_view branch);
 BlockStep activation(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
                      std::int64_t ffn, bool halves = false);
 
+// `rows` x `columns` outputs times an activation function of as many gates. Both are kept, as `input`.
+BlockStep gate(const Shape& shape, ActivationKind input, std::string_view name, std::int64_t rows,
+               std::int64_t columns);
+
 // The backward kernel of a dropout of what a branch adds to the hidden states, or of these, and its mask.
 void dropout_backward(const Shape& shape, BlockStep& step, std::string_view name, DType dtype);
 

@@ -142,16 +142,11 @@ Block delta_net_block(const Shape& shape) {
 
   // Each head normalized, times SiLU of its gate.
   block.steps.push_back(blocks::norm(shape, "delta.gated_norm", tokens * size.heads, size.net.value_dim));
-  BlockStep gate;
-  gate.name = "delta.gate";
-  const std::int64_t outputs = tokens * size.values;
-  gate.forward.push_back(kernel(shape, "delta.gate", Elementwise{"gated_activation", outputs, 2, 1, 10}));
+  BlockStep gate = blocks::gate(shape, ActivationKind::kStateSpace, "delta.gate", tokens, size.values);
   exchange(shape, gate.forward, "delta.output.all_to_all", size.values);
-  exchange(shape, gate.input_gradient, "delta.output.backward.all_to_all", size.values);
-  gate.input_gradient.push_back(
-      kernel(shape, "delta.gate.backward", Elementwise{"gated_activation_backward", outputs, 3, 2, 20}));
-  gate.kept_as = ActivationKind::kStateSpace;
-  gate.kept_for_input_gradient = bytes_of(shape, tokens, 2 * size.values);
+  std::vector<Call> back;
+  exchange(shape, back, "delta.output.backward.all_to_all", size.values);
+  gate.input_gradient.insert(gate.input_gradient.begin(), back.begin(), back.end());
   block.steps.push_back(std::move(gate));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
                                        {.name = "delta.out_proj",

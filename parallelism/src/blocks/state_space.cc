@@ -86,12 +86,10 @@ Block state_space_block(const Shape& shape) {
   block.steps.push_back(std::move(core));
 
   // The output times its gate, normalized in groups.
+  const BlockStep weighted = blocks::gate(shape, ActivationKind::kStateSpace, "mamba.gate", tokens, size.inner);
   BlockStep gate = blocks::norm(shape, "mamba.gated_norm", tokens, size.inner);
-  gate.forward.insert(
-      gate.forward.begin(),
-      blocks::kernel(shape, "mamba.gate", Elementwise{"gated_activation", tokens * size.inner, 2, 1, 10}));
-  gate.input_gradient.push_back(blocks::kernel(
-      shape, "mamba.gate.backward", Elementwise{"gated_activation_backward", tokens * size.inner, 3, 2, 20}));
+  gate.forward.insert(gate.forward.begin(), weighted.forward.front());
+  gate.input_gradient.push_back(weighted.input_gradient.front());
   gate.kept_for_input_gradient = 0;  // see the scan
   block.steps.push_back(std::move(gate));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,

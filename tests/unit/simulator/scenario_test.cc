@@ -660,7 +660,6 @@ TEST(Resolve, AFrameworkTellsWhichStepsItWasComparedWith) {
   EXPECT_EQ(changed->compared_with, "");
 }
 
-// Another framework leaves nothing of the one before it, and keeps what the user set.
 // Who sets the launch cost knows the own host; a framework that sets it does not.
 TEST(Resolve, AnOwnLaunchCostNarrowsTheRangeOfHosts) {
   const auto spread = [](ScenarioSpec spec) { return resolved(spec).host.launch_spread.value; };
@@ -699,6 +698,7 @@ TEST(Resolve, KeysOfSlidingWindowsAreGathered) {
   EXPECT_EQ(resolved(ScenarioSpec().set("model", "gemma3-12b"), &base).plan.cp_comm, ContextExchange::kAllGather);
 }
 
+// Another framework leaves nothing of the one before it, and keeps what the user set.
 TEST(Resolve, AFrameworkReplacesTheOneOfTheBase) {
   ScenarioSpec spec;
   spec.set("framework", "jax").set("plan/tp", 2);
