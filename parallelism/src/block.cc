@@ -55,6 +55,12 @@ RankParameters adapters_of(const Block& block) {
   return parameters;
 }
 
+Matrices matrices_of(const Block& block) {
+  Matrices matrices;
+  for (const BlockStep& step : block.steps) add(step.matrices, 1, matrices);
+  return matrices;
+}
+
 namespace {
 
 // What the forward pass keeps of a step that is recomputed with these modules, or with the whole block.

@@ -17,6 +17,7 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/operator.h"
 #include "shape.h"
+#include "weight_matrices.h"
 
 namespace ns_dist {
 
@@ -70,6 +71,7 @@ struct BlockStep {
   std::optional<LayerModule> module;  // WorkItem::module
   RankParameters parameters;
   RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
+  Matrices matrices;        // of what is trained, those that Muon updates; none under Adam
   bool hides = false;       // runs beside what was started with Beside::kSteps
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
   // drops what is kept for the weight gradient (the step before computes it again).
@@ -108,6 +110,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind);
 
 RankParameters parameters_of(const Block& block);
 RankParameters adapters_of(const Block& block);
+Matrices matrices_of(const Block& block);
 
 // Bytes that a rank keeps for one microbatch under this recomputation.
 struct KeptBytes {

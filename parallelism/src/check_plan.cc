@@ -263,6 +263,20 @@ void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check)
   }
 }
 
+// Newton-Schulz iterations read whole matrices (Megatron-Core, arguments.py: no FSDP with such optimizers), and no
+// framework runs them on the CPU.
+void check_optimizer(const ParallelPlan& plan, Checker& check) {
+  if (plan.optimizer != OptimizerKind::kMuon) return;
+  if (plan.zero >= ZeroStage::kGradients) {
+    check.fail_at("plan/zero", "Muon needs whole matrices on a rank, and ZeRO 2 and 3 split them", "0 or 1",
+                  "use plan/zero=1, or plan/optimizer=adam");
+  }
+  if (plan.offload_optimizer.value > 0) {
+    check.fail_at("plan/offload_optimizer", "Muon updates matrices on the GPU alone", "0",
+                  "leave plan/offload_optimizer out, or use plan/optimizer=adam");
+  }
+}
+
 void check_weights(const ParallelPlan& plan, Checker& check) {
   if (plan.weights == WeightStorage::kMaster) return;
   if (plan.zero != ZeroStage::kNone) {
@@ -416,6 +430,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   }
   check_context(model, plan, training, check);
   check_sharing(model, plan, check);
+  check_optimizer(plan, check);
   check_weights(plan, check);
   return true;
 }

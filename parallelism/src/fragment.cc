@@ -290,9 +290,9 @@ Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
   return std::move(writer).take();
 }
 
-Fragment FragmentMaker::of(const Call& call, Category category) const {
-  Writer writer(*works_, groups_, 1, shape_->plan->blocking_tp);
-  writer.run(call, category);
+Fragment FragmentMaker::of(Calls calls, Category category) const {
+  Writer writer(*works_, groups_, calls.size(), shape_->plan->blocking_tp);
+  writer.run(calls, category);
   return std::move(writer).take();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "block.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -18,8 +19,10 @@ class FragmentMaker {
   // In a pass that computes one gradient alone, communication runs beside kernels only where Communication::beside says
   // so.
   Fragment pass(const Block& block, PassKind kind) const;
-  // A kernel or a communication alone. A communication of one rank is left out. `category` is that of kernels.
-  Fragment of(const Call& call, Category category) const;
+  // Kernels and communications one after the other. A communication of one rank is left out. `category` is that of
+  // kernels.
+  Fragment of(std::span<const Call> calls, Category category) const;
+  Fragment of(const Call& call, Category category) const { return of(std::span(&call, 1), category); }
 
  private:
   const Shape* shape_;

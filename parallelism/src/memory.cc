@@ -122,12 +122,13 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
 }
 
 // Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones; `layers` tells those
-// of layers. `detail`: where it is asked for.
+// of layers, `shares` those of matrices. `detail`: where it is asked for.
 void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, const StageChunks& layers,
-               StageMemory& used, StageMemoryDetail* detail = nullptr) {
+               const MatrixShares& shares, StageMemory& used, StageMemoryDetail* detail = nullptr) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights);
-  const double updated = updated_parameters(held, plan);
+  const double updated = updated_parameters(held, plan, shares);
+  const double padding = padded(held, shares.padding, shares.expert_padding).total() - held.total();
   // Ranks that share weights or gradients hold their part, and all of embedding, loss and the layers under way (PyTorch
   // FSDP: the root module keeps its own parameters from its forward to its backward pass).
   const auto whole_of = [](double all, double in_layers, double under_way, double largest) {
@@ -151,8 +152,10 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   const double added = cast - (plan.fp8_params ? each.weight : 0);
   // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
   const double copied = shape.autocast ? shape.element : 0;
-  const Bytes whole_bytes = (whole_weights * (each.weight + copied) + whole_quantized * added) * units::B;
+  const Bytes whole_bytes =
+      (whole_weights * (each.weight + copied) + padding * each.weight + whole_quantized * added) * units::B;
   used.weights = whole_bytes;
+  used.padding = padding * each.weight * units::B;
   double with_casts = whole_quantized, with_copies = whole_weights;
   if (shards_weights(plan)) {
     const double shared = updated_parameters(all, plan), fp32 = size_of(DType::kFp32) / units::B;
@@ -175,7 +178,8 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     used.gradients = updated * sum + whole * each.weight * units::B;
     if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
-    used.gradients = held.total() * gradient_size(plan, shape.dtype);
+    used.gradients = (held.total() + padding) * gradient_size(plan, shape.dtype);
+    used.padding += padding * gradient_size(plan, shape.dtype);
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over, FSDP2
     // layer by layer (to_accumulated_grad_if_needed).
     if (plan.grad_accumulation == GradAccumulation::kFp32) {
@@ -185,7 +189,13 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     }
   }
   if (plan.passes == Passes::kTraining) {
-    used.optimizer = updated * (1 - plan.offload_optimizer.value) * each.optimizer * units::B;
+    used.optimizer =
+        (updated * (1 - plan.offload_optimizer.value) * each.optimizer - shares.owned * each.moment) * units::B;
+    // The rank with a table has little else.
+    if (sums_whole_gradients(plan) && plan.zero != ZeroStage::kNone) {
+      const double table = std::min(shape.table(), std::max(0.0, held.dense - held.matrices));
+      used.optimizer = max(used.optimizer, table * each.optimizer * units::B);
+    }
   }
 }
 
@@ -211,23 +221,27 @@ struct PlanHoldings {
   Shape shape;
   std::shared_ptr<const ModelParts> parts;
   std::vector<RankParameters> trained, frozen;  // by stage
+  std::vector<MatrixShares> shares;             // by stage
   std::vector<StageChunks> kept;
 
   std::vector<StageChunks> by_stage(const ModelParts& of) const {
     return kept_by_stage(shape, pipeline.passes->seats, pipeline.layers, of);
   }
   void add_state_of(std::size_t stage, StageMemory& used, StageMemoryDetail* detail = nullptr) const {
-    add_state(shape, trained[stage], frozen[stage], kept[stage], used, detail);
+    add_state(shape, trained[stage], frozen[stage], kept[stage], shares[stage], used, detail);
   }
 };
 Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, const Training& training,
                                  PlanCache& cache) {
   NS_TRY(Pipeline pipeline, pipeline_of(model, plan, training, cache));
   PlanHoldings held{
-      std::move(pipeline), Shape(model, plan, training), part_sizes(model, plan, training, cache), {}, {}, {}};
+      std::move(pipeline), Shape(model, plan, training), part_sizes(model, plan, training, cache), {}, {}, {}, {}};
   const Seats& seats = held.pipeline.passes->seats;
   held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
   held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
+  for (const Matrices& matrices : stage_matrices(plan, seats, held.pipeline.layers, *held.parts)) {
+    held.shares.push_back(share_matrices(matrices, plan));
+  }
   held.kept = held.by_stage(*held.parts);
   // No more are under way than there are.
   for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
@@ -288,10 +302,10 @@ BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightSto
   constexpr std::array<double, 3> kMoments = {8, 4, 2};  // both
   const double state = kMoments[static_cast<std::size_t>(moments)];
   const double low = size_of(dtype) / units::B;
-  if (is_single_precision(dtype) || weights == WeightStorage::kFp32) return {4, state};
+  if (is_single_precision(dtype) || weights == WeightStorage::kFp32) return {4, state, state / 2};
   // PyTorch's optimizers make moments in the format of the weights (torch/optim/adamw.py, zeros_like).
-  if (weights == WeightStorage::kLow) return {low, std::min(state, 2 * low)};
-  return {low, 4 + state};
+  if (weights == WeightStorage::kLow) return {low, std::min(state, 2 * low), std::min(state / 2, low)};
+  return {low, 4 + state, state / 2};
 }
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {
@@ -408,7 +422,12 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   StageChunks parts_alone;  // nothing is whole that need not be
   parts_alone.layer_parameters = held.total();
   parts_alone.layer_frozen = frozen.total();
-  add_state(shape, held, frozen, parts_alone, mean);
+  MatrixShares even;  // nobody has more than its share
+  RankParameters matrices;
+  matrices.dense = held.matrices;
+  matrices.experts = held.expert_matrices;
+  even.owned = updated_parameters(matrices, plan);
+  add_state(shape, held, frozen, parts_alone, even, mean);
   if (plan.passes != Passes::kForward) {
     mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;
   }

@@ -33,6 +33,9 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.prefetch = kDefault.prefetch;
   key.plan.fp8_params = kDefault.fp8_params;
   key.plan.optimizer_state = kDefault.optimizer_state;
+  key.plan.muon_tp = kDefault.muon_tp;
+  key.plan.muon_steps = kDefault.muon_steps;
+  key.plan.muon_buffers = kDefault.muon_buffers;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
@@ -70,6 +73,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     const bool adapts = own.plan->lora_rank > 0;
     added.parameters = adapts ? adapters_of(block) : parameters_of(block);
     if (adapts) added.frozen = parameters_of(block);
+    added.matrices = matrices_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.working = key.plan.passes == Passes::kForward
                         ? forward_working_bytes(block)

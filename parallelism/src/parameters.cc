@@ -38,4 +38,20 @@ double adapter_parameters(const Model& model, std::int64_t rank) {
   return adapters;
 }
 
+double matrix_parameters(const Model& model, std::int64_t rank) {
+  ParallelPlan plan;
+  plan.optimizer = OptimizerKind::kMuon;
+  plan.lora_rank = rank;
+  const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
+  double all = 0;
+  const LayerKinds layers = layer_kinds(model);
+  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    for (const auto& [matrix, count] : matrices_of(layer_block(shape, layers.kinds[kind]))) {
+      all += matrix.size() * static_cast<double>(count * counts[kind]);
+    }
+  }
+  return all;
+}
+
 }  // namespace ns_dist

@@ -23,7 +23,7 @@ FragmentId ProgramWriter::kernel(std::string_view name, std::int64_t count, Oper
   for (const Kernel& known : kernels_) {
     if (known.count == count && known.name == name) return known.id;
   }
-  const FragmentId id = add({std::string(name), Operator{std::move(kind), dtype}}, Category::kOptimizer);
+  const FragmentId id = add(Call{std::string(name), Operator{std::move(kind), dtype}}, Category::kOptimizer);
   kernels_.push_back({name, count, id});
   return id;
 }

@@ -29,6 +29,7 @@ class ProgramWriter {
 
   const Fragment& operator[](FragmentId id) const { return program_.fragments[index(id)]; }
   FragmentId add(Fragment fragment) { return program_.add(std::move(fragment)); }
+  FragmentId add(std::span<const Call> calls, Category category) { return program_.add(maker_.of(calls, category)); }
   FragmentId add(const Call& call, Category category) { return program_.add(maker_.of(call, category)); }
   // An optimizer's kernel over `count` parameters. Those of one name differ only in their count. Keeps `name`.
   FragmentId kernel(std::string_view name, std::int64_t count, OperatorKind kind, DType dtype);

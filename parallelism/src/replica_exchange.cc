@@ -1,5 +1,6 @@
 #include "replica_exchange.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -23,7 +24,7 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape) {
 }
 
 ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
-                                 ProgramWriter& writer)
+                                 std::span<const Matrices> matrices, ProgramWriter& writer)
     : plan_(plan),
       shape_(shape),
       parts_(parts),
@@ -33,7 +34,13 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
               replica_groups(plan, writer.program().mesh, 0, true)},
       gathers_(parts.parts.size()),
       reductions_(parts.parts.size()),
-      unpackings_(parts.parts.size()) {}
+      unpackings_(parts.parts.size()) {
+  for (const Matrices& stage : matrices) {
+    const MatrixShares shares = share_matrices(stage, plan);
+    padding_ = std::max(padding_, shares.padding);
+    expert_padding_ = std::max(expert_padding_, shares.expert_padding);
+  }
+}
 
 RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
   return part_parameters(shape_, parts_, part, one_table_, which);
@@ -50,7 +57,7 @@ std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
     const RankGroup& group = groups_[experts ? 1 : 0].sharing;
-    const Bytes size = gathered_size(parameters, experts);
+    const Bytes size = gathered_size(in_buffers(parameters), experts);
     if (group.size() == 1 || !(size > Bytes())) continue;
     items.push_back({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
                      Collective{CollectiveKind::kAllGather, size, group}});
@@ -59,19 +66,22 @@ std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
 }
 
 std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
+  const RankParameters reduced = in_buffers(parameters);
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
     const auto& [sharing, copies] = groups_[experts ? 1 : 0];
     const std::string name = experts ? "experts.gradients" : "gradients";
-    const Bytes size = (experts ? parameters.experts : parameters.dense) * gradient_size(plan_, shape_.dtype);
+    const Bytes size = (experts ? reduced.experts : reduced.dense) * gradient_size(plan_, shape_.dtype);
     if (!(size > Bytes())) continue;
+    const bool whole = sums_whole_gradients(plan_);
     if (sharing.size() > 1) {
-      items.push_back({name + ".reduce_scatter", Category::kDataParallel,
-                       Collective{CollectiveKind::kReduceScatter, size, sharing}});
+      items.push_back({name + (whole ? ".all_reduce" : ".reduce_scatter"), Category::kDataParallel,
+                       Collective{whole ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter, size, sharing}});
     }
     if (copies.size() > 1) {
-      items.push_back({name + ".all_reduce", Category::kDataParallel,
-                       Collective{CollectiveKind::kAllReduce, size / static_cast<double>(sharing.size()), copies}});
+      items.push_back(
+          {name + ".all_reduce", Category::kDataParallel,
+           Collective{CollectiveKind::kAllReduce, whole ? size : size / static_cast<double>(sharing.size()), copies}});
     }
   }
   return writer_.intern(std::move(items));
@@ -107,7 +117,7 @@ std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
 }
 
 void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
-  const auto count = static_cast<std::int64_t>(parameters.total());
+  const auto count = static_cast<std::int64_t>(in_buffers(parameters).total());
   if (count == 0) return;
   const Elementwise scale{"scale", count, 1, 1, 1};
   body.push_back(run_of(writer_.kernel("gradients.scale", count, scale, gradient_type(plan_, shape_.dtype)), layer));

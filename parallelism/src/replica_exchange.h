@@ -19,12 +19,17 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape);
 // Keeps references to all that it is made of.
 class ReplicaExchange {
  public:
-  // `one_table`: reads_one_table.
+  // `one_table`: reads_one_table. `matrices`: by stage.
   ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
-                  ProgramWriter& writer);
+                  std::span<const Matrices> matrices, ProgramWriter& writer);
 
   // part_parameters.
   RankParameters parameters(Part part, RankParameters ModelPart::*which = &ModelPart::parameters) const;
+
+  // In the buffers that are reduced and gathered. All stages have the padding of the one that has most.
+  RankParameters in_buffers(const RankParameters& parameters) const {
+    return padded(parameters, padding_, expert_padding_);
+  }
 
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
   // where weights are shared.
@@ -50,6 +55,7 @@ class ReplicaExchange {
   const Shape& shape_;
   const ModelParts& parts_;
   bool one_table_;
+  double padding_ = 1, expert_padding_ = 1;  // MatrixShares
   ProgramWriter& writer_;
   std::array<ReplicaGroups, 2> groups_;  // of rank 0: of layers without experts, of experts
   OfParts gathers_, reductions_, unpackings_;

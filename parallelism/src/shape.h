@@ -60,16 +60,21 @@ struct RankParameters {
   double experts = 0;            // reduced over the ranks with the same experts
   double quantized = 0;          // of both: operands of products that run in another format than weights are stored in
   double quantized_experts = 0;  // of these, those of experts
+  double matrices = 0;           // of `dense`: updated as whole matrices
+  double expert_matrices = 0;    // of `experts`: the same
   double total() const { return dense + experts; }
   RankParameters& operator+=(const RankParameters& other) {
     dense += other.dense;
     experts += other.experts;
     quantized += other.quantized;
     quantized_experts += other.quantized_experts;
+    matrices += other.matrices;
+    expert_matrices += other.expert_matrices;
     return *this;
   }
   friend RankParameters operator*(const RankParameters& each, double count) {
-    return {each.dense * count, each.experts * count, each.quantized * count, each.quantized_experts * count};
+    return {each.dense * count,    each.experts * count,        each.quantized * count, each.quantized_experts * count,
+            each.matrices * count, each.expert_matrices * count};
   }
   friend bool operator==(const RankParameters&, const RankParameters&) = default;
 };
@@ -88,7 +93,7 @@ inline bool casts_in_passes(const ParallelPlan& plan) { return shards_weights(pl
 // Format of a summed gradient, and its bytes.
 DType gradient_type(const ParallelPlan& plan, DType dtype);
 inline Bytes gradient_size(const ParallelPlan& plan, DType dtype) { return size_of(gradient_type(plan, dtype)); }
-// Of a rank's parameters, what its optimizer updates: its share under the distributed optimizer.
+// Of a rank's parameters, what its optimizer updates element by element: its share under the distributed optimizer.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan);
 
 // Of replicas(plan, experts), ranks that share one copy of what ZeRO spreads.

@@ -47,4 +47,18 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
   return held;
 }
 
+std::vector<Matrices> stage_matrices(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
+                                     const ModelParts& parts) {
+  std::vector<Matrices> held(static_cast<std::size_t>(plan.pp));
+  if (plan.optimizer != OptimizerKind::kMuon) return held;
+  for (const std::vector<Seat>& direction : seats) {
+    for (std::size_t position = 0; position < direction.size(); ++position) {
+      Matrices& stage = held[static_cast<std::size_t>(direction[position].stage)];
+      for_each_run(parts, plan, layers, position,
+                   [&](const PartRun& run) { add(parts[run.part].matrices, run.count, stage); });
+    }
+  }
+  return held;
+}
+
 }  // namespace ns_dist

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "blocks/common.h"
+#include "muon.h"
 #include "ns_dist/planner.h"
 #include "pipeline.h"
 #include "stage_parameters.h"
@@ -57,22 +58,23 @@ RankGroup StepEnd::two_stages(std::int64_t first, std::int64_t last) const {
 }
 
 template <class Make>
-void StepEnd::once(OfParameters& known, const RankParameters& held, Bodies& body, Make make) {
-  if (known.held != held) {
-    known = {held, {}};
+void StepEnd::once(OfParameters& known, const RankParameters& held, const Matrices& matrices, Bodies& body, Make make) {
+  if (known.held != held || known.matrices != matrices) {
+    known = {held, matrices, {}};
     known.body.add();
     make(known.body);
   }
   for (const Instruction& instruction : known.body[0]) body.push_back(instruction);
 }
 
-void StepEnd::add(std::int64_t stage, const RankParameters& held, Bodies& bodies) {
+void StepEnd::add(std::int64_t stage, const RankParameters& held, const Matrices& matrices, Bodies& bodies) {
   if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
-    once(reductions_, held, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
+    once(reductions_, held, matrices, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
   }
   if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
   if (plan_.passes == Passes::kTraining) {
-    once(optimizer_, held, bodies, [&](Bodies& body) { optimize(held, body); });
+    once(optimizer_, held, matrices, bodies,
+         [&](Bodies& body) { optimize(held, share_matrices(matrices, plan_), body); });
   }
 }
 
@@ -106,8 +108,8 @@ void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodi
 }
 
 // Gradient norm over all stages, optimizer, weights to all replicas.
-void StepEnd::optimize(const RankParameters& held, Bodies& body) {
-  const double owned = updated_parameters(held, plan_);
+void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, Bodies& body) {
+  const double owned = updated_parameters(held, plan_, shares);
   // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
   // clip_grads).
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
@@ -127,7 +129,8 @@ void StepEnd::optimize(const RankParameters& held, Bodies& body) {
   // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
   body.push_back(
       run_of(writer_.kernel("optimizer.clip", count, Elementwise{"multi_tensor_scale", count, 1, 1, 1}, gradients)));
-  update(owned, body);
+  update(owned - shares.owned, body);
+  update_matrices(shares.updated, body);
   // Operands of the next step's products, with their transposes, or the share that is gathered.
   const double share = gathers_casts(plan_, shape_) && held.total() > 0 ? owned / held.total() : 1;
   const double operands = casts_in_passes(plan_) ? 0 : held.quantized * share;
@@ -138,9 +141,10 @@ void StepEnd::optimize(const RankParameters& held, Bodies& body) {
   if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
   // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
   if (has_fp32_shards(plan_) || plan_.weights != WeightStorage::kMaster) return;
+  const double in_buffers = replicas_.in_buffers(held).total();
   // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
   const auto buffer =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : held.total()));
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(shards_gradients(plan_) ? owned : in_buffers));
   body.push_back(run_of(writer_.kernel("optimizer.zero_gradients", buffer, Elementwise{"fill", buffer, 0, 1, 0},
                                        gradient_type(plan_, shape_.dtype))));
 }
@@ -177,6 +181,21 @@ OperatorKind StepEnd::adam(std::int64_t parameters) const {
                      (each.optimizer + each.weight) / element, 14};
 }
 
+void StepEnd::cast_weights(std::int64_t count, Bodies& body) {
+  if (!casts_weights()) return;
+  body.push_back(run_of(writer_.kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
+}
+
+void StepEnd::update_matrices(const Matrices& matrices, Bodies& body) {
+  double updated = 0;
+  for (const auto& [matrix, count] : matrices) {
+    const std::vector<Call> calls = muon_update(shape_, matrix, read_gradients(), updated_type());
+    body.push_back(run_of(writer_.add(calls, Category::kOptimizer), -1, count));
+    updated += matrix.size() * static_cast<double>(count);
+  }
+  if (updated > 0) cast_weights(static_cast<std::int64_t>(updated), body);
+}
+
 // Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and
 // beside the GPU's own part (Megatron-Core, hybrid_optimizer.py; without its overlap of the three).
 void StepEnd::update(double owned, Bodies& body) {
@@ -184,9 +203,7 @@ void StepEnd::update(double owned, Bodies& body) {
   const auto away = static_cast<std::int64_t>(owned * plan_.offload_optimizer.value);
   if (away == 0) {
     body.push_back(run_of(writer_.kernel("optimizer.step", count, adam(count), updated_type())));
-    if (casts_weights()) {
-      body.push_back(run_of(writer_.kernel("optimizer.cast_weights", count, cast_of_weights(count), shape_.dtype)));
-    }
+    cast_weights(count, body);
     return;
   }
   Fragment both;

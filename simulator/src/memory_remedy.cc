@@ -130,7 +130,12 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.plan.zero = ZeroStage::kOptimizer;
     each.cost += kShard;
   });
-  all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 ? 0 : 1, [](Remedy& each, int) {
+  const bool muon = plan.optimizer == OptimizerKind::kMuon;
+  all = varied(all, muon && plan.muon_buffers == MuonBuffers::kPadded ? 1 : 0, [](Remedy& each, int) {
+    each.plan.muon_buffers = MuonBuffers::kWhole;
+    each.cost += kShard;
+  });
+  all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 || muon ? 0 : 1, [](Remedy& each, int) {
     if (each.plan.pp > 1) return;
     each.plan.zero = ZeroStage::kParameters;
     each.cost += kShardWeights;
@@ -143,11 +148,11 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
                  if (each.plan.shard == replicas) each.plan.shard = 0;
                  each.cost += kShard * steps;
                });
-  all =
-      varied(all, plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining ? 1 : 0, [](Remedy& each, int) {
-        each.plan.offload_optimizer = {1};
-        each.cost += kOffload;
-      });
+  const bool may_offload = plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining && !muon;
+  all = varied(all, may_offload ? 1 : 0, [](Remedy& each, int) {
+    each.plan.offload_optimizer = {1};
+    each.cost += kOffload;
+  });
   const bool shared = plan.zero == ZeroStage::kParameters && plan.shard == 0;
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }

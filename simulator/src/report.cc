@@ -18,9 +18,10 @@ constexpr const char* kSchema = "ns-dist/report/1";
 constexpr std::size_t kHotspots = 10;
 
 // Adds to the memory of a stage what its parts are, and when it is reached.
-void add_detail(const StageMemoryDetail& detail, std::int64_t chunks, ordered_json& stage) {
+void add_detail(const StageMemoryDetail& detail, Bytes padding, std::int64_t chunks, ordered_json& stage) {
   stage["gathered_weights"] = detail.gathered_weights / units::B;
   stage["cast_weights"] = detail.cast_weights / units::B;
+  stage["padding"] = padding / units::B;
   stage["whole_gradients"] = detail.whole_gradients / units::B;
   stage["unsummed_gradients"] = detail.unsummed_gradients / units::B;
   ordered_json kinds = ordered_json::object();
@@ -73,7 +74,7 @@ ordered_json memory_json(const Report& report) {
                       {"communicators", stage.communicators / units::B},
                       {"device", stage.device() / units::B}});
     if (!report.memory_detail.empty()) {
-      add_detail(report.memory_detail[s], report.scenario.plan.vpp, stages.back());
+      add_detail(report.memory_detail[s], stage.padding, report.scenario.plan.vpp, stages.back());
     }
   }
   ordered_json remedy;

@@ -94,7 +94,8 @@ Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan)
   const BytesPerParameter each = bytes_per_parameter(dtype, plan.optimizer_state, plan.weights);
   const double trained =
       plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank) : model_parameters(model).total();
-  return trained * (each.weight + each.optimizer) * units::B;
+  const double matrices = plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan.lora_rank) : 0;
+  return (trained * (each.weight + each.optimizer) - matrices * each.moment) * units::B;
 }
 
 Result<TrainingTime> time_to_train(const Report& report, double tokens, const Reliability& reliability,

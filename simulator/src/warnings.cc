@@ -219,6 +219,19 @@ std::optional<Warning> unrecordable_graphs(const Scenario& scenario, const WorkT
                              field_text(graphs), field_text(graphs_of_layers(scenario.model)))};
 }
 
+// Parts of equal size, each of which holds the largest matrix.
+std::optional<Warning> padded_buffers(const StageMemory& fullest) {
+  constexpr double kMuch = 0.3;  // Megatron-Core packs to within this where matrices are many
+  const Bytes held = fullest.weights + fullest.gradients - fullest.padding;
+  if (!(fullest.padding > kMuch * held)) return std::nullopt;
+  return Warning{
+      "padded_buffers",
+      fmt::format("buffers of weights and gradients are padded by {:.1f} GiB: each replica's part of them is "
+                  "as large as the largest, and there are few matrices for the replicas; "
+                  "plan/muon_buffers=whole has no padding",
+                  fullest.padding / units::GiB)};
+}
+
 // Layers of each position of the pipeline. The plan can be built.
 std::vector<std::int64_t> layers_of_positions(const Scenario& scenario) {
   const auto ranges = divide_layers(scenario.model, scenario.plan);
@@ -292,6 +305,17 @@ void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t
                                           std::pair("plan/zero_library", plan.zero_library != usual.zero_library)}) {
       if (differs && scenario.named.names.contains(option)) add(option, "it is of plan/zero=3");
     }
+  }
+  if (const ParallelPlan usual; plan.optimizer != OptimizerKind::kMuon) {
+    for (const auto& [option, differs] : {std::pair("plan/muon_tp", plan.muon_tp != usual.muon_tp),
+                                          std::pair("plan/muon_steps", plan.muon_steps != usual.muon_steps),
+                                          std::pair("plan/muon_buffers", plan.muon_buffers != usual.muon_buffers)}) {
+      if (differs) add(option, "it is of plan/optimizer=muon");
+    }
+  } else if (plan.muon_buffers != usual.muon_buffers && plan.zero == ZeroStage::kNone) {
+    add("plan/muon_buffers", "it is of plan/zero=1");
+  } else if (plan.muon_tp != usual.muon_tp && plan.tp == 1) {
+    add("plan/muon_tp", "plan/tp is 1");
   }
   if (schedule.hides_tokens) {
     const std::int64_t microbatches = microbatches_of(plan, scenario.training);
@@ -408,6 +432,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                  "and NCCL's buffers it may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
+  if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
   add_unsupported(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
   if (auto partial = unrecordable_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));

@@ -78,7 +78,26 @@ inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ExpertDispatch
 enum class ExpertProducts { kLoop, kKernel };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts> = {"loop", "kernel"};
-// Format of the optimizer's two moments. 8 bits: one factor a block (Dettmers et al. 2021, arXiv 2110.02861).
+// What updates the weights: Adam each element by itself, Muon the matrices of linear layers as wholes, by their
+// orthogonalized momentum (Liu et al. 2025, arXiv 2502.16982). Embeddings, logits, norms and biases stay with Adam.
+enum class OptimizerKind { kAdam, kMuon };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<OptimizerKind> = {"adam", "muon"};
+// A matrix that tensor-parallel ranks share, under Muon: each rank gathers all of it and orthogonalizes it by itself,
+// or the ranks share the products, or each orthogonalizes its own part alone (Megatron-Core, --muon-tp-mode).
+enum class MuonSplit { kDuplicated, kDistributed, kBlockwise };
+template <>
+inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MuonSplit> = {"duplicated", "distributed",
+                                                                                "blockwise"};
+// Of Muon under ZeRO 1, the buffers of matrices, each of which one rank updates: they are reduced to and gathered from
+// parts of one size, so each part is as large as the largest; or gradients are summed on all ranks, weights come in
+// parts of their own sizes, and each table of the embedding belongs to one rank as well (Megatron-Core's default, and
+// its --no-use-layer-wise-param-layout).
+enum class MuonBuffers { kPadded, kWhole };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<MuonBuffers> = {"padded", "whole"};
+// Format of the optimizer's moments: two of Adam, one of Muon. 8 bits: one factor a block (Dettmers et al. 2021, arXiv
+// 2110.02861).
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
@@ -177,6 +196,10 @@ struct ParallelPlan {
   bool delayed_scaling = false;  // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   WeightStorage weights = WeightStorage::kMaster;
+  OptimizerKind optimizer = OptimizerKind::kAdam;
+  MuonSplit muon_tp = MuonSplit::kDuplicated;  // of matrices that tensor-parallel ranks share
+  std::int64_t muon_steps = 5;                 // Newton-Schulz iterations
+  MuonBuffers muon_buffers = MuonBuffers::kPadded;
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
@@ -260,6 +283,10 @@ inline void divide_evenly(ParallelPlan& plan) {
   plan.first_stage_layers = plan.last_stage_layers = 0;
   plan.account_embedding = plan.account_loss = false;
   plan.pipeline_layout = {};
+}
+// Whether gradients of the distributed optimizer are summed on all ranks that share it.
+constexpr bool sums_whole_gradients(const ParallelPlan& plan) {
+  return plan.optimizer == OptimizerKind::kMuon && plan.muon_buffers == MuonBuffers::kWhole;
 }
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
 // Tokens of the busiest of the ranks that share a layer's experts over the mean: at most all copies of all tokens, or a
@@ -486,6 +513,22 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "low precision with a master copy, fp32 that autocast casts for products, or low precision alone",
          .in_reports = kOptional},
         plan.weights);
+  visit({.name = "plan/optimizer",
+         .help = "Adam, or Muon for the matrices of linear layers and Adam for all else",
+         .in_reports = kOptional},
+        plan.optimizer);
+  visit({.name = "plan/muon_tp",
+         .help = "under Muon, tensor-parallel ranks gather a matrix and each orthogonalizes all of it, share its "
+                 "products, or each orthogonalizes its own part",
+         .in_reports = kOptional},
+        plan.muon_tp);
+  visit({.name = "plan/muon_steps", .help = "under Muon, Newton-Schulz iterations", .in_reports = kOptional},
+        plan.muon_steps);
+  visit({.name = "plan/muon_buffers",
+         .help = "under Muon and ZeRO 1, gradients are reduced to parts that are padded to one size, or summed on all "
+                 "ranks",
+         .in_reports = kOptional},
+        plan.muon_buffers);
   visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kOptional},
         plan.optimizer_state);
   visit({.name = "plan/offload_optimizer",

@@ -68,14 +68,16 @@ constexpr std::string_view name_of(ActivationKind kind) { return enumerator_name
 // gradients; the distributed optimizer spreads the 12 of the optimizer over the data-parallel ranks). Weights in fp32
 // are their own master weights.
 struct BytesPerParameter {
-  double weight = 0, optimizer = 0;
+  double weight = 0, optimizer = 0;  // of Adam, which has two moments
+  double moment = 0;                 // of these, one; Muon has one less
 };
-// `dtype`: of the weights. `moments`: of Adam.
+// `dtype`: of the weights.
 BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightStorage weights = WeightStorage::kMaster);
 
 struct StageMemory {
   Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework
   Bytes communicators;                                      // NCCL's own buffers, which PyTorch does not count
+  Bytes padding;  // of weights and gradients: their buffers beside what is in them (ParallelPlan::muon_buffers)
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
   // max_memory_reserved: blocks that the caching allocator cannot give back, too.

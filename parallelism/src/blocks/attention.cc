@@ -23,7 +23,10 @@ std::int64_t gate_columns(const Shape& shape) {
 
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
-  const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim + gate_columns(shape);
+  const std::int64_t query = shape.heads * shape.query_dim, key = shape.kv_heads * shape.query_dim;
+  const std::int64_t gate = gate_columns(shape), out = query + 2 * key + gate;
+  std::vector<std::int64_t> sections{query, key, key};
+  if (gate > 0) sections.push_back(gate);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.qkv",
                                         .rows = shape.tokens,
@@ -35,7 +38,8 @@ void grouped_query_projections(const Shape& shape, Block& block) {
                                         .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
                                         .behind_norm = blocks::alone_behind_norm(shape),
                                         .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                        .readers = blocks::separate_layers(shape, 3)}));
+                                        .readers = blocks::separate_layers(shape, 3),
+                                        .sections = std::move(sections)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -533,7 +537,8 @@ Block attention_block(const Shape& shape) {
                                         .split = alone ? Split::kRow : Split::kLocal,
                                         .region = "attention",
                                         .keeps_original = blocks::may_keep_originals(shape),
-                                        .original_element = encoded ? blocks::e5m6_element(shape) : 0}));
+                                        .original_element = encoded ? blocks::e5m6_element(shape) : 0,
+                                        .weights = Split::kRow}));
   if (alone) blocks::end_branch(shape, block, "attention");
   return block;
 }

@@ -239,13 +239,24 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.parameters.dense =
       static_cast<double>(in) * static_cast<double>(out) + (layer.bias ? static_cast<double>(out) : 0);
   if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
-  layer.unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out});
+  const Split shared = layer.weights.value_or(split);
+  if (!layer.by_element) add_matrices(shape, step, {out, in, side_of(shared), false, layer.sections});
+  layer.unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out, 0, shared});
   return step;
+}
+
+void add_matrices(const Shape& shape, BlockStep& step, const WeightMatrix& matrix, std::int64_t count) {
+  if (shape.plan->optimizer != OptimizerKind::kMuon) return;
+  add({{matrix, count}}, 1, step.matrices);
+  RankParameters& trained = shape.plan->lora_rank > 0 ? step.adapters : step.parameters;
+  (matrix.experts ? trained.expert_matrices : trained.matrices) += matrix.size() * static_cast<double>(count);
 }
 
 void freeze(const Shape& shape, BlockStep& step) {
   if (shape.plan->lora_rank == 0) return;
   step.weight_gradient.clear();
+  step.matrices.clear();
+  step.adapters = {};
   step.kept_for_weight_gradient = step.output_gradient = 0;
 }
 
@@ -292,8 +303,13 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   step.kept_for_weight_gradient += low;
   step.output_gradient += low;
   const double parameters = static_cast<double>(rank) * static_cast<double>(layer.in + layer.out);
-  (experts == 0 ? step.adapters.dense : step.adapters.experts) =
-      parameters * static_cast<double>(std::max<std::int64_t>(1, experts));
+  const std::int64_t layers = std::max<std::int64_t>(1, experts);
+  step.matrices.clear();
+  step.adapters = {};
+  (experts == 0 ? step.adapters.dense : step.adapters.experts) = parameters * static_cast<double>(layers);
+  const auto whole_unless = [&](Split other) { return layer.weights == other ? side_of(other) : SplitSide::kNone; };
+  add_matrices(shape, step, {rank, layer.in, whole_unless(Split::kRow), experts > 0}, layers);
+  add_matrices(shape, step, {layer.out, rank, whole_unless(Split::kColumn), experts > 0}, layers);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,10 @@ struct Linear {
   // a copy for each.
   int readers = 0;
   bool shares_input = false;  // another layer keeps what it reads
+  // How tensor-parallel ranks share the weights, where `split` does not say it.
+  std::optional<Split> weights = {};
+  bool by_element = false;                  // its weights are updated by Adam whatever the optimizer is
+  std::vector<std::int64_t> sections = {};  // WeightMatrix::sections
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
@@ -107,6 +112,13 @@ Epilogue accumulation_epilogue(const Shape& shape);
 void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
 void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters);
 
+// Notes `count` weights of outputs x inputs, which are split over ranks as in a linear layer, where the optimizer
+// updates matrices as wholes.
+void add_matrices(const Shape& shape, BlockStep& step, const WeightMatrix& matrix, std::int64_t count = 1);
+constexpr SplitSide side_of(Split split) {
+  return split == Split::kColumn ? SplitSide::kRows : split == Split::kRow ? SplitSide::kColumns : SplitSide::kNone;
+}
+
 // What LoRA makes of a layer under a plan that has it; nothing else. A frozen layer has no weight gradient.
 void freeze(const Shape& shape, BlockStep& step);
 // A frozen linear layer of `experts` experts (0: of none) and its adapter (Hu et al. 2021, arXiv 2106.09685): y += (x
@@ -115,6 +127,7 @@ void freeze(const Shape& shape, BlockStep& step);
 // whole on every rank are left out.
 struct Adapter {
   std::int64_t rows = 1, in = 1, out = 1, experts = 0;
+  Split weights = Split::kLocal;  // of the layer
 };
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
 

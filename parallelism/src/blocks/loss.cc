@@ -18,7 +18,8 @@ BlockStep logits(const Shape& shape, bool owns_table) {
                                    .split = blocks::Split::kColumn,
                                    .region = "loss",
                                    .unquantized = true,
-                                   .readers = 1});
+                                   .readers = 1,
+                                   .by_element = true});
   if (!owns_table) step.parameters = {};
   return step;
 }
@@ -31,7 +32,8 @@ BlockStep scores(const Shape& shape) {
                          .in = shape.hidden,
                          .out = shape.model->labels,
                          .bias = shape.model->bias,
-                         .unquantized = true});
+                         .unquantized = true,
+                         .by_element = true});
 }
 
 BlockStep cross_entropy_of_classes(const Shape& shape) {

@@ -49,7 +49,8 @@ Block mlp_block(const Shape& shape) {
                                   .behind_norm = blocks::alone_behind_norm(shape),
                                   .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
                                   .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1),
-                                  .shares_input = shares});
+                                  .shares_input = shares,
+                                  .weights = Split::kColumn});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);
   BlockStep fc2 = blocks::linear(shape, ActivationKind::kMlp,

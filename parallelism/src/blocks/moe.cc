@@ -336,6 +336,7 @@ void add_bias(const Shape& shape, BlockStep& step, std::string_view name, const 
 struct GroupedLinear {
   std::string_view name;
   std::int64_t in = 1, out = 1;
+  Split weights = Split::kLocal;                         // over the ranks of an expert
   bool keeps_original = false;                           // Linear::keeps_original
   bool input_is_cast = false, gradient_is_cast = false;  // came in the products' format, in one layout
   bool reads_hidden = false;                             // rows are hidden states
@@ -406,7 +407,8 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   const double biases = shape.model->bias ? static_cast<double>(size.experts * out) : 0;
   step.parameters.experts = weights + biases;
   if (quantized) step.parameters.quantized = step.parameters.quantized_experts = weights;
-  blocks::adapt(shape, step, {size.rows, in, out, size.experts});
+  blocks::add_matrices(shape, step, {out, in, blocks::side_of(layer.weights), true}, size.experts);
+  blocks::adapt(shape, step, {size.rows, in, out, size.experts, layer.weights});
   return step;
 }
 
@@ -514,9 +516,13 @@ Block moe_block(const Shape& shape) {
   in_layer(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
   if (beside) pass_shared_experts();
   if (!one_kernel) in_layer(receive_rows(shape, size, exchanges));
-  in_layer(grouped_linear(
-      shape, size,
-      {.name = "moe.fc1", .in = shape.hidden, .out = up, .input_is_cast = size.casts_before, .reads_hidden = true}));
+  in_layer(grouped_linear(shape, size,
+                          {.name = "moe.fc1",
+                           .in = shape.hidden,
+                           .out = up,
+                           .weights = Split::kColumn,
+                           .input_is_cast = size.casts_before,
+                           .reads_hidden = true}));
   BlockStep& activation = in_layer(blocks::activation(shape, ActivationKind::kExperts, "moe.activation", size.rows,
                                                       size.ffn, written_out(shape) && shape.model->gated_mlp));
   activation.again |= kActivation;
@@ -529,6 +535,7 @@ Block moe_block(const Shape& shape) {
                               {.name = "moe.fc2",
                                .in = size.ffn,
                                .out = shape.hidden,
+                               .weights = Split::kRow,
                                .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
                                .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
   down.drops_for_weight_gradient |= kActivation;

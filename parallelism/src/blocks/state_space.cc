@@ -50,7 +50,8 @@ Block state_space_block(const Shape& shape) {
                                  .region = "mamba",
                                  .behind_norm = blocks::alone_behind_norm(shape),
                                  .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                 .readers = 1});
+                                 .readers = 1,
+                                 .by_element = true});  // Megatron-Core, mamba_mixer.py: use_muon is False
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 

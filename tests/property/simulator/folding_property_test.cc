@@ -90,6 +90,12 @@ Question any_question() {
   plan.recompute_layers = *rc::gen::inRange(0, 3);
   plan.recompute_modules = static_cast<ModuleSet>(*rc::gen::inRange(1, 128));
   plan.offload_optimizer = {0.5 * static_cast<double>(*rc::gen::inRange(0, 3))};
+  if (plan.zero <= ZeroStage::kOptimizer && *rc::gen::inRange(0, 3) == 0) {
+    plan.optimizer = OptimizerKind::kMuon;
+    plan.offload_optimizer = {};
+    plan.muon_tp = static_cast<MuonSplit>(*rc::gen::inRange(0, 3));
+    plan.muon_buffers = static_cast<MuonBuffers>(*rc::gen::inRange(0, 2));
+  }
   plan.offload_activations = one_of({0, 0, 1, 3});
   plan.lora_rank = one_of({0, 0, 8});
   plan.bf16_first_layers = one_of({0, 0, 2});

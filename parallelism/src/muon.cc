@@ -1,0 +1,105 @@
+#include "muon.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+// One matrix: `rows` x `columns` of it lie on this rank.
+class Update {
+ public:
+  Update(const Shape& shape, const WeightMatrix& matrix, std::vector<Call>& calls)
+      : shape_(shape),
+        split_(shape.plan->muon_tp == MuonSplit::kBlockwise || ranks(shape, matrix) == 1 ? SplitSide::kNone
+                                                                                         : matrix.split),
+        axis_(matrix.experts ? Axis::kExpertTensor : Axis::kTensor),
+        ranks_(split_ == SplitSide::kNone ? 1 : ranks(shape, matrix)),
+        calls_(calls) {}
+
+  void elementwise(std::string_view name, std::int64_t elements, double inputs, double outputs, double flops) {
+    kernel(name, Elementwise{"muon", elements, inputs, outputs, flops}, DType::kFp32);
+  }
+  void copy(std::string_view name, double bytes) { kernel(name, Copy{bytes * units::B}, DType::kFp32); }
+
+  // Newton-Schulz iterations of a momentum in fp32, whose result is scaled.
+  void orthogonalize(std::int64_t rows, std::int64_t columns) {
+    const bool whole = shape_.plan->muon_tp == MuonSplit::kDuplicated;
+    if (whole && split_ == SplitSide::kRows) rows *= ranks_;
+    if (whole && split_ == SplitSide::kColumns) columns *= ranks_;
+    const std::int64_t elements = rows * columns;
+    const double fp32 = 4.0 * static_cast<double>(elements);  // bytes
+    if (whole && ranks_ > 1) {
+      communicate("all_gather", CollectiveKind::kAllGather, fp32);
+      copy("concat", fp32);
+    }
+    // Divided by its Frobenius norm.
+    elementwise("norm", elements, 1, 0, 2);
+    if (!whole && ranks_ > 1) communicate("norm.all_reduce", CollectiveKind::kAllReduce, 4);
+    elementwise("normalize", elements, 1, 1, Elementwise::flops_of("div"));
+    elementwise("cast", elements, 1, 0.5, 1);
+    // The Gram matrix is that of the short side; of ranks that share the sums, of the side that is not split.
+    const bool of_rows = whole || ranks_ == 1 ? rows <= columns : split_ == SplitSide::kColumns;
+    const std::int64_t m = of_rows ? rows : columns, n = of_rows ? columns : rows;
+    const double square = 2.0 * static_cast<double>(m) * static_cast<double>(m);  // bytes
+    for (std::int64_t i = 0; i < shape_.plan->muon_steps; ++i) {
+      product("gram", {1, m, m, n, GemmLayout::kNT});  // A = X X^T
+      if (!whole && ranks_ > 1) communicate("gram.all_reduce", CollectiveKind::kAllReduce, square);
+      // B = b A + c A^2 and X = a X + B X: torch.addmm copies what it adds to.
+      copy("polynomial.copy", square);
+      product("polynomial", {1, m, m, m, GemmLayout::kNN, Epilogue::kAccumulate});
+      copy("product.copy", 2.0 * static_cast<double>(elements));
+      product("product", {1, m, n, m, GemmLayout::kNN, Epilogue::kAccumulate});
+    }
+    elementwise("uncast", elements, 0.5, 1, 1);
+    elementwise("scale", elements, 1, 1, 1);
+    elementwise("scale", elements, 1, 1, 1);  // by a second factor
+  }
+
+ private:
+  static std::int64_t ranks(const Shape& shape, const WeightMatrix& matrix) {
+    return matrix.split == SplitSide::kNone ? 1 : matrix.experts ? shape.etp : shape.tp;
+  }
+  static std::string name_of(std::string_view name) { return std::string("optimizer.muon.").append(name); }
+  void kernel(std::string_view name, OperatorKind kind, DType dtype) {
+    calls_.push_back({name_of(name), Operator{std::move(kind), dtype}});
+  }
+  void product(std::string_view name, const Gemm& gemm) { kernel(name, gemm, DType::kBf16); }
+  void communicate(std::string_view name, CollectiveKind kind, double bytes) {
+    calls_.push_back({name_of(name), Communication{kind, bytes * units::B, axis_}});
+  }
+
+  const Shape& shape_;
+  SplitSide split_;
+  Axis axis_;
+  std::int64_t ranks_;
+  std::vector<Call>& calls_;
+};
+
+}  // namespace
+
+std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DType gradient, DType weights) {
+  const ParallelPlan& plan = *shape.plan;
+  const std::int64_t elements = matrix.rows * matrix.columns;
+  const double whole = 4.0 * static_cast<double>(elements);  // bytes of fp32
+  // Elements of fp32.
+  const double state = bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights).moment / 4;
+  const double read = size_of(gradient) / units::B / 4, weight = size_of(weights) / units::B / 4;
+  std::vector<Call> calls;
+  Update update(shape, matrix, calls);
+  update.elementwise("decay", elements, weight, weight, 1);
+  update.elementwise("momentum", elements, read + state, state, 3);
+  if (matrix.sections.empty()) {
+    update.orthogonalize(matrix.rows, matrix.columns);
+  } else {
+    // The parts are copied out of the weight, head by head, and joined again (Megatron-Core, emerging_optimizers.py).
+    update.copy("split", whole);
+    for (const std::int64_t rows : matrix.sections) update.orthogonalize(rows, matrix.columns);
+    update.copy("join", whole);
+  }
+  update.elementwise("update", elements, 1 + weight, weight, 2);
+  return calls;
+}
+
+}  // namespace ns_dist

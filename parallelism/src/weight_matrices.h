@@ -1,0 +1,51 @@
+// Weights that an optimizer updates as whole matrices (ParallelPlan::optimizer), and which of the ranks that share them
+// updates which.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ns_dist/parallel_plan.h"
+#include "shape.h"
+
+namespace ns_dist {
+
+// Which side of a weight is split over tensor-parallel ranks; of an expert's, over its own.
+enum class SplitSide : std::uint8_t { kNone, kRows, kColumns };
+
+// The part of a weight that lies on one rank: outputs x inputs of a linear layer.
+struct WeightMatrix {
+  std::int64_t rows = 1, columns = 1;
+  SplitSide split = SplitSide::kNone;
+  bool experts = false;
+  // Rows of the parts that are matrices by themselves: queries, keys, values. Empty: it is one matrix.
+  std::vector<std::int64_t> sections = {};
+  double size() const { return static_cast<double>(rows) * static_cast<double>(columns); }
+  friend bool operator==(const WeightMatrix&, const WeightMatrix&) = default;
+};
+struct MatrixCount {
+  WeightMatrix matrix;
+  std::int64_t count = 1;
+  friend bool operator==(const MatrixCount&, const MatrixCount&) = default;
+};
+using Matrices = std::vector<MatrixCount>;  // each matrix once
+void add(const Matrices& from, std::int64_t times, Matrices& to);
+
+// What a rank holds and updates of the matrices of its stage.
+struct MatrixShares {
+  Matrices updated;  // by the rank with the most work
+  double owned = 0;  // parameters of the rank that updates the most
+  // Elements of the buffers in which gradients are reduced and weights are gathered over the parameters in them. Each
+  // rank's part of a buffer is as large as the largest.
+  double padding = 1, expert_padding = 1;
+};
+// Each rank updates all of its matrices under ZeRO 0. Under ZeRO 1 a matrix belongs to one of the ranks that hold it:
+// from the most work to the least, each to the rank that has the least so far and is not too full (Megatron-Core,
+// August 2026, layer_wise_optimizer.py, _compute_per_buffer_param_layout, of one bucket).
+MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan);
+
+// Of the parameters that a rank holds, those that it updates; and those of the buffers, with their padding.
+double updated_parameters(const RankParameters& held, const ParallelPlan& plan, const MatrixShares& shares);
+RankParameters padded(const RankParameters& held, double padding, double expert_padding);
+
+}  // namespace ns_dist

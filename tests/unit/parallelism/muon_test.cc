@@ -1,0 +1,185 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "ns_dist/memory.h"
+#include "ns_dist/parameters.h"
+#include "ns_dist/planner.h"
+#include "parallelism_models.h"
+#include "weight_matrices.h"
+
+namespace ns_dist {
+namespace {
+
+using namespace units;
+
+struct Update {
+  double flops = 0;                     // of the optimizer's products
+  std::map<std::string, double> bytes;  // of collectives, by name
+  std::map<std::string, int> nodes;
+};
+// Sums over the representatives of all stages.
+Update update_of(const Model& model, const ParallelPlan& plan, const Training& training = {8, 1, 512}) {
+  const auto graph = plan_step(model, plan, training);
+  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
+  Update update;
+  if (!graph) return update;
+  for (std::uint32_t n = 0; n < graph->node_count(); ++n) {
+    const WorkItem& item = graph->work_of(NodeId{n});
+    if (!item.name.starts_with("optimizer.") && item.name.find("gradients.") == std::string::npos) continue;
+    ++update.nodes[item.name];
+    if (const auto* collective = std::get_if<Collective>(&item.work)) update.bytes[item.name] += collective->size / B;
+    const auto* op = std::get_if<Operator>(&item.work);
+    if (const Gemm* gemm = op ? std::get_if<Gemm>(&op->kind) : nullptr) {
+      update.flops += 2.0 * static_cast<double>(gemm->m) * static_cast<double>(gemm->n * gemm->k);
+    }
+  }
+  return update;
+}
+
+// One Newton-Schulz iteration of m x n, m <= n: X X^T, A^2 and B X.
+double flops(double rows, double columns) {
+  const double m = std::min(rows, columns), n = std::max(rows, columns);
+  return 5 * (4 * m * m * n + 2 * m * m * m);
+}
+
+// Queries, keys and values are three matrices of one weight; gate and value of an MLP are one.
+double flops_of_layer(const Model& model) {
+  const auto hidden = static_cast<double>(model.hidden), ffn = static_cast<double>(model.ffn);
+  const auto keys = static_cast<double>(model.kv_heads * model.head_dim);
+  return flops(hidden, hidden) + 2 * flops(keys, hidden) + flops(hidden, hidden) + flops(2 * ffn, hidden) +
+         flops(hidden, ffn);
+}
+
+TEST(Muon, ProductsOfAllMatricesInClosedForm) {
+  const Model model = llama(2, 512, 8, 4, 1536);
+  ParallelPlan plan{.optimizer = OptimizerKind::kMuon};
+  EXPECT_DOUBLE_EQ(update_of(model, plan).flops, 2 * flops_of_layer(model));
+  plan.muon_steps = 10;  // twice as many
+  EXPECT_DOUBLE_EQ(update_of(model, plan).flops, 4 * flops_of_layer(model));
+  plan.optimizer = OptimizerKind::kAdam;
+  EXPECT_EQ(update_of(model, plan).flops, 0);
+}
+
+// Each rank gathers 4 bytes an element and does all, sums Gram matrices of 2 bytes an element, or does its own part.
+TEST(Muon, RanksThatShareAMatrix) {
+  const Model model = llama(1, 512, 8, 8, 2048);
+  ParallelPlan plan{.tp = 4, .sequence_parallel = true, .optimizer = OptimizerKind::kMuon};
+  const double weights = 4 * 512 * 512 + 3 * 512 * 2048;
+  const Update whole = update_of(model, plan);
+  EXPECT_DOUBLE_EQ(whole.flops, flops_of_layer(model));
+  EXPECT_DOUBLE_EQ(whole.bytes.at("optimizer.muon.all_gather"), 4 * weights);
+  plan.muon_tp = MuonSplit::kDistributed;
+  const Update shared = update_of(model, plan);
+  // Outputs are split but for the last products of attention and MLP, whose inputs are: all sums run over 512 x 512.
+  const double square = 512.0 * 512, products = 4 * square * weights / 512 / 4 + 6 * 2 * 512 * square;
+  EXPECT_DOUBLE_EQ(shared.flops, 5 * products);
+  EXPECT_DOUBLE_EQ(shared.bytes.at("optimizer.muon.gram.all_reduce"), 5 * 6 * 2 * square);
+  EXPECT_FALSE(shared.bytes.contains("optimizer.muon.all_gather"));
+  plan.muon_tp = MuonSplit::kBlockwise;
+  const Update own = update_of(model, plan);
+  const double attention = 4 * flops(128, 512), mlp = flops(1024, 512) + flops(512, 512);
+  EXPECT_DOUBLE_EQ(own.flops, attention + mlp);
+  EXPECT_FALSE(own.bytes.contains("optimizer.muon.gram.all_reduce"));
+}
+
+// Embedding, logits and norms stay with Adam; so does the input projection of Mamba (Megatron-Core, mamba_mixer.py).
+TEST(Muon, WhichWeightsAreMatrices) {
+  Model model = llama(3, 512, 8, 8, 2048);
+  const double layers = 3 * (4 * 512 * 512 + 3 * 512 * 2048);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), layers);
+  EXPECT_DOUBLE_EQ(model_parameters(model).total() - layers, 2 * 512 * 32000 + (2 * 3 + 1) * 512);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 8), adapter_parameters(model, 8));  // adapters are matrices
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), 3 * (4 * 512 * 512 + 8 * (3 * 512 * 1024) + 8 * 512));
+}
+
+// One moment less of 4 bytes; ranks own whole matrices.
+TEST(Muon, KeepsOneMoment) {
+  const Model model = llama(4, 512, 8, 8, 2048);
+  const auto optimizer = [&](const ParallelPlan& plan) {
+    const auto budget = memory_budget(model, plan, {8, 1, 512, Precision::kBf16});
+    EXPECT_TRUE(budget) << (budget ? "" : to_text(budget.error()));
+    return budget ? budget->fullest().optimizer / B : 0;
+  };
+  ParallelPlan adam{.zero = ZeroStage::kNone}, muon = adam;
+  muon.optimizer = OptimizerKind::kMuon;
+  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 4 * matrix_parameters(model, 0));
+  muon.optimizer_state = MomentType::kBf16;
+  adam.optimizer_state = MomentType::kBf16;
+  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 2 * matrix_parameters(model, 0));
+}
+
+// Of 4 layers with 4 matrices each on 4 ranks, each has one of each kind, so nothing is padded.
+TEST(MatrixShares, OfMatricesThatDivideEvenly) {
+  const Matrices matrices = {{{1536, 512, SplitSide::kRows, false, {512, 512, 512}}, 4},
+                             {{512, 512, SplitSide::kColumns, false}, 4},
+                             {{4096, 512, SplitSide::kRows, false}, 4},
+                             {{512, 2048, SplitSide::kColumns, false}, 4}};
+  const MatrixShares shares = share_matrices(matrices, {.dp = 4, .optimizer = OptimizerKind::kMuon});
+  EXPECT_EQ(shares.owned, (1536 + 512 + 4096 + 2048) * 512);
+  EXPECT_DOUBLE_EQ(shares.padding, 1);
+  std::set<std::int64_t> rows;
+  for (const auto& [matrix, count] : shares.updated) {
+    EXPECT_EQ(count, 1);
+    rows.insert(matrix.rows * matrix.columns);
+  }
+  EXPECT_EQ(rows.size(), 4u);
+  const MatrixShares all = share_matrices(matrices, {.dp = 4, .zero = ZeroStage::kNone});
+  EXPECT_EQ(all.owned, 4 * shares.owned);
+}
+
+// Of more ranks than matrices some have nothing, and buffers are as if all had the largest.
+TEST(MatrixShares, OfMoreRanksThanMatrices) {
+  const Matrices matrices = {{{1024, 512}, 2}, {{512, 512}, 1}};
+  ParallelPlan plan{.dp = 16, .optimizer = OptimizerKind::kMuon};
+  const MatrixShares shares = share_matrices(matrices, plan);
+  EXPECT_EQ(shares.owned, 1024 * 512);
+  EXPECT_EQ(shares.updated, (Matrices{{{1024, 512}, 1}}));
+  EXPECT_DOUBLE_EQ(shares.padding, 16 * 1024.0 / (2 * 1024 + 512));
+  plan.muon_buffers = MuonBuffers::kWhole;
+  EXPECT_DOUBLE_EQ(share_matrices(matrices, plan).padding, 1);
+}
+
+// One matrix of 2 x 1024 x 512 among smaller ones: the rank that has it gets no more.
+TEST(MatrixShares, LargestWorkFirst) {
+  const Matrices matrices = {{{512, 512}, 4}, {{2048, 512}, 1}};
+  const MatrixShares shares = share_matrices(matrices, {.dp = 2, .optimizer = OptimizerKind::kMuon});
+  EXPECT_EQ(shares.owned, 2048 * 512);
+  EXPECT_DOUBLE_EQ(shares.padding, 1);
+}
+
+// Padded: every rank's part of the buffers is the largest one's. Whole: gradients of all are summed on all.
+TEST(Muon, Buffers) {
+  const Model model = llama(1, 512, 8, 8, 2048);
+  ParallelPlan plan{.dp = 8, .optimizer = OptimizerKind::kMuon};
+  const double others = model_parameters(model).total() - matrix_parameters(model, 0);
+  const double largest = 2 * 2048 * 512;  // gate and value
+  EXPECT_DOUBLE_EQ(update_of(model, plan).bytes.at("gradients.reduce_scatter"), 4 * (others + 8 * largest));
+  const auto gradients = [&] { return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest(); };
+  EXPECT_DOUBLE_EQ(gradients().gradients / B, 4 * (others + 8 * largest));
+  EXPECT_DOUBLE_EQ(gradients().padding / B, (4 + 2) * (8 * largest - matrix_parameters(model, 0)));
+  plan.muon_buffers = MuonBuffers::kWhole;
+  const Update whole = update_of(model, plan);
+  EXPECT_DOUBLE_EQ(whole.bytes.at("gradients.all_reduce"), 4 * model_parameters(model).total());
+  EXPECT_FALSE(whole.bytes.contains("gradients.reduce_scatter"));
+  EXPECT_EQ(gradients().padding, Bytes());
+}
+
+TEST(Muon, RefusesWhatSplitsMatrices) {
+  const Model model = llama(1, 512, 8, 8, 2048);
+  const auto refused = [&](const ParallelPlan& plan) {
+    const auto graph = plan_step(model, plan, {8, 1, 512, Precision::kBf16});
+    return graph ? std::string() : graph.error().where + ": " + graph.error().hint;
+  };
+  EXPECT_EQ(refused({.dp = 2, .zero = ZeroStage::kParameters, .optimizer = OptimizerKind::kMuon}),
+            "plan/zero: use plan/zero=1, or plan/optimizer=adam");
+  EXPECT_EQ(refused({.optimizer = OptimizerKind::kMuon, .offload_optimizer = {0.5}}),
+            "plan/offload_optimizer: leave plan/offload_optimizer out, or use plan/optimizer=adam");
+  EXPECT_EQ(refused({.dp = 2, .optimizer = OptimizerKind::kMuon}), "");
+}
+
+}  // namespace
+}  // namespace ns_dist
