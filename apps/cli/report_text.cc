@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "ns_dist/parameters.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -64,6 +65,12 @@ std::array<TimePart, kTimeParts> time_parts(const Breakdown& breakdown) {
   std::stable_sort(parts.begin(), parts.end(),
                    [&](const TimePart& a, const TimePart& b) { return breakdown.*a.seconds > breakdown.*b.seconds; });
   return parts;
+}
+
+std::string parameters_text(const Model& model) {
+  const auto billions = [](double count) { return fmt::format("{:.4g} B", count / 1e9); };
+  const std::string all = billions(model_parameters(model).total()) + " parameters";
+  return model.moe ? fmt::format("{}, {} of them for each token", all, billions(active_parameters(model))) : all;
 }
 
 std::string work_text(const Report& report) {

@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t kMostTokens = 1'000'000'000;
 
 using Keys = std::initializer_list<std::string_view>;
+constexpr std::string_view kBlockTypes = "layers_block_type", kLayerPattern = "hybrid_override_pattern";
 
 struct Family {
   std::string_view model_type;
@@ -36,10 +37,19 @@ struct Family {
   bool full_is_unrotated = false;  // the layers without a window have no positions
   bool shared_expert = false;      // one, of an expert's width
   bool sinks = false;
-  bool delta = false;  // the gated delta rule in most layers, and gated attention in the others
+  bool delta = false;           // the gated delta rule in most layers
+  bool attention_gate = false;  // attention's outputs have a gate
 };
 
 bool present(const JsonReader& reader, std::string_view key) { return reader.has(key) && !reader.is_null(key); }
+
+// Whether the value of a key makes something of the model: it is there, and not none of it, or one.
+bool active(JsonReader& reader, std::string_view key) {
+  if (!present(reader, key)) return false;
+  const std::string value = reader.json(key, Presence::kOptional);
+  constexpr std::array<std::string_view, 7> kNothing = {"0", "1", "false", "[]", "{}", "\"\"", "0.0"};
+  return std::find(kNothing.begin(), kNothing.end(), value) == kNothing.end();
+}
 
 // The first of `keys` that is there. Without any, the last is reported as missing.
 std::string_view first_of(const JsonReader& reader, Keys keys) {
@@ -111,7 +121,11 @@ Activation plain(const std::string& name) {
 
 // Layers, hidden size and heads.
 void read_body(JsonReader& reader, const Family& family, Model& model) {
-  model.layers = size(reader, family, {"n_layer", "n_layers", "num_hidden_layers"}, kMostLayers);
+  // Files that name each layer may not count them.
+  const auto named = present(reader, kBlockTypes) ? std::ssize(reader.texts(kBlockTypes)) : 0;
+  const Keys layers = {"n_layer", "n_layers", "num_layers", "num_hidden_layers"};
+  model.layers =
+      named > 0 ? size_or(reader, family, layers, named, kMostLayers) : size(reader, family, layers, kMostLayers);
   model.hidden = size(reader, family, {"n_embd", "n_embed", "d_model", "hidden_size"});
   model.heads = size(reader, family, {"n_head", "n_heads", "num_attention_heads"});
   model.kv_heads = model.heads;
@@ -131,7 +145,9 @@ void read_gpt2(JsonReader& reader, const Family& family, Model& model) {
   } else {
     model.position_table = model.sequence;
   }
-  model.activation = plain(reader.text("activation_function", Presence::kOptional));
+  const std::string activation = reader.text("activation_function", Presence::kOptional);
+  model.gated_mlp = activation == "swiglu";
+  model.activation = model.gated_mlp ? Activation::kSwiglu : plain(activation);
   model.dropout = reader.number("resid_pdrop", 0, 1, Presence::kOptional, 0.1) > 0;
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
 }
@@ -145,6 +161,9 @@ void read_opt(JsonReader& reader, const Family& family, Model& model) {
   model.activation = plain(reader.text("activation_function", Presence::kOptional));
   model.dropout = reader.number("dropout", 0, 1, Presence::kOptional, 0.1) > 0;
   model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+  if (reader.integer("word_embed_proj_dim", 1, kMostSize, Presence::kOptional, model.hidden) != model.hidden) {
+    model.warnings.emplace_back("\"word_embed_proj_dim\" is left out: embeddings are as wide as layers");
+  }
 }
 
 void read_bert(JsonReader& reader, const Family& family, Model& model) {
@@ -175,6 +194,18 @@ void read_mpt(JsonReader& reader, const Family& family, Model& model) {
   model.sequence = size_or(reader, family, {"max_seq_len"}, 2048, kMostTokens);
   model.position = PositionKind::kAlibi;
   model.bias = !reader.boolean("no_bias", true);
+  if (!present(reader, "attn_config")) return;
+  reader.object("attn_config", [&](JsonReader& attention) {
+    attention.accept_unknown_keys();
+    attention.treat_null_as_missing();
+    model.kv_heads = attention.integer("kv_n_heads", 1, kMostSize, Presence::kOptional, model.heads);
+    if (attention.boolean("rope", false)) {
+      model.position = PositionKind::kRotary;
+    } else if (!attention.boolean("alibi", true)) {
+      model.position = PositionKind::kLearned;
+      model.position_table = model.sequence;
+    }
+  });
 }
 
 // Of a file without a size of heads: the hidden size over the heads, rounded down as in the classes. Latent attention
@@ -250,7 +281,7 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
     return {};
   }
   for (std::size_t i = 0; i < full.size(); ++i) {
-    full[i] = types[i] == "full_attention";
+    full[i] = types[i] == "full_attention" || types[i] == "attention";
     if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
@@ -317,6 +348,11 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
     });
   }
   if (original > 0) return original;
+  if (!present(reader, "seq_length") && !present(reader, "max_position_embeddings")) {
+    for (const std::string_view key : {"model_max_length", "max_seq_len", "max_sequence_length"}) {
+      if (present(reader, key)) return reader.integer(key, 1, kMostTokens);
+    }
+  }
   return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
 }
 
@@ -351,26 +387,41 @@ void read_delta_net(JsonReader& reader, Model& model) {
 
 void read_experts(JsonReader& reader, const Family& family, Model& model) {
   Experts moe;
-  moe.experts = size(reader, family, {"n_routed_experts", "num_experts", "num_local_experts"});
-  moe.top_k = size(reader, family, {"experts_per_token", "num_experts_per_tok"});
+  moe.experts = size(reader, family, {"n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts"});
+  moe.top_k = size(reader, family, {"experts_per_token", "moe_k", "num_experts_per_tok"});
   moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
   model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
-  const std::string_view width = first_of(
-      reader, {"shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"});
+  const std::string_view width = first_of(reader, {"shared_expert_intermediate_size", "shared_intermediate_size",
+                                                   "share_expert_dim", "moe_shared_expert_intermediate_size"});
   // Of files that give a width alone; of width 0 there is none.
   const bool has_width = present(reader, width) && reader.integer(width, 0, kMostSize) > 0;
   const std::int64_t fallback = family.shared_expert || has_width ? 1 : 0;
-  moe.shared_experts = reader.integer(first_of(reader, {"num_shared_experts", "n_shared_experts"}), 0, kMostSize,
-                                      Presence::kOptional, fallback);
+  moe.shared_experts = reader.integer(
+      first_of(reader, {"num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "n_shared_experts"}), 0,
+      kMostSize, Presence::kOptional, fallback);
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
   moe.shared_gate = present(reader, "shared_expert_intermediate_size");
+  // An MLP for all tokens beside the experts: of the layers' width (Grok-2), or as wide as the hidden states (Arctic).
+  const bool beside = reader.boolean("use_residual", false) || reader.boolean("parallel_attn_mlp_res", false);
+  if (moe.shared_experts == 0 && (beside || reader.boolean("residual_moe", false))) {
+    moe.shared_experts = 1;
+    moe.shared_expert_ffn = beside ? model.hidden : model.ffn;
+  }
   // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
   if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
     moe.groups = size_or(reader, family, {"n_group"}, 1);
     moe.top_groups = size_or(reader, family, {"topk_group"}, moe.groups);
   }
-  moe.first_dense_layers = reader.integer("first_k_dense_replace", 0, kMostSize, Presence::kOptional, 0);
-  if (present(reader, "moe_layers")) {
+  moe.first_dense_layers =
+      reader.integer(first_of(reader, {"num_dense_layers", "moe_layer_start_index", "first_k_dense_replace"}), 0,
+                     kMostSize, Presence::kOptional, 0);
+  if (present(reader, "mlp_layer_types")) {
+    const std::vector<std::string> types = reader.texts("mlp_layer_types");
+    std::vector<bool> member = none_of_layers(model);
+    for (std::size_t i = 0; i < std::min(member.size(), types.size()); ++i) member[i] = types[i] == "sparse";
+    moe.layers = LayerSet::of(member);
+    moe.first_dense_layers = 0;
+  } else if (present(reader, "moe_layers")) {
     moe.layers = listed_layers(reader, "moe_layers", model, true);
   } else {
     moe.layers.every =
@@ -385,6 +436,26 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     }
   }
   model.moe = std::move(moe);
+}
+
+// kBlockTypes names each layer as kLayerPattern does by a letter.
+std::string pattern_of_blocks(JsonReader& reader) {
+  constexpr std::pair<std::string_view, char> kLetters[] = {{"mamba", 'M'},     {"linear_attention", 'M'},
+                                                            {"attention", '*'}, {"full_attention", '*'},
+                                                            {"mlp", '-'},       {"moe", 'E'}};
+  std::string pattern;
+  for (const std::string& type : reader.texts(kBlockTypes)) {
+    const auto letter =
+        std::find_if(std::begin(kLetters), std::end(kLetters), [&](const auto& each) { return each.first == type; });
+    if (letter == std::end(kLetters)) {
+      reader.note(fmt::format("{}/{}", kBlockTypes, pattern.size()),
+                  fmt::format("layers of \"{}\" cannot be forecast", shortened(type)),
+                  "\"mamba\", \"attention\", \"mlp\" or \"moe\"");
+      return pattern;
+    }
+    pattern += letter->second;
+  }
+  return pattern;
 }
 
 void read_decoder(JsonReader& reader, const Family& family, Model& model) {
@@ -425,10 +496,17 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   model.attention_sinks = family.sinks;
-  model.attention_gate = reader.boolean("attn_output_gate", family.delta);
+  model.attention_gate = reader.boolean("attn_output_gate", family.attention_gate);
+  if (present(reader, "use_bidirectional_attention")) {
+    model.bidirectional = reader.json("use_bidirectional_attention", Presence::kOptional) == "true";
+  }
+  if (reader.boolean("mlp_bias", model.bias) && !model.bias) {
+    model.warnings.emplace_back("\"mlp_bias\" is left out: no linear layer but those before attention has biases");
+  }
   family.delta ? read_delta_net(reader, model) : read_attention_layers(reader, family, model);
-  model.prediction_layers = reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_nextn_predict_layers"}), 0,
-                                           1'000, Presence::kOptional, 0);
+  model.prediction_layers =
+      reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_mtp_modules", "num_nextn_predict_layers"}), 0,
+                     1'000, Presence::kOptional, 0);
   if (latent) read_latent_attention(reader, model);
 }
 
@@ -437,11 +515,17 @@ void read_moe(JsonReader& reader, const Family& family, Model& model) {
   read_experts(reader, family, model);
 }
 
+// qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP).
+void read_qwen(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  model.ffn /= 2;
+}
+
 // nemotron_h: NemotronHConfig. Attention has no positions.
 void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
   model.position = PositionKind::kNone;
-  model.layer_pattern = reader.text("hybrid_override_pattern");
+  model.layer_pattern = present(reader, kBlockTypes) ? pattern_of_blocks(reader) : reader.text(kLayerPattern);
   if (model.layer_pattern.find('E') != std::string::npos) read_experts(reader, family, model);
   StateSpace space;
   space.heads = reader.integer("mamba_num_heads", 1, kMostSize);
@@ -476,6 +560,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "mistral", .read = read_decoder},
     {.model_type = "ministral", .read = read_decoder},
     {.model_type = "mixtral", .read = read_moe},
+    {.model_type = "bitnet", .read = read_decoder, .tied = true},
+    {.model_type = "qwen", .read = read_qwen, .qkv_bias = true},
     {.model_type = "qwen2", .read = read_decoder, .qkv_bias = true},
     {.model_type = "qwen2_vl", .read = read_decoder, .qkv_bias = true},
     {.model_type = "qwen2_vl_text", .read = read_decoder, .qkv_bias = true},
@@ -486,9 +572,24 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen3_vl_text", .read = read_decoder, .qk_norm = kHead},
     {.model_type = "qwen3_moe", .read = read_moe, .qk_norm = kHead},
     {.model_type = "qwen3_vl_moe_text", .read = read_moe, .qk_norm = kHead},
-    {.model_type = "qwen3_next", .read = read_moe, .qk_norm = kHead, .rotary = 0.25, .delta = true},
-    {.model_type = "qwen3_5_text", .read = read_decoder, .qk_norm = kHead, .rotary = 0.25, .delta = true},
-    {.model_type = "qwen3_5_moe_text", .read = read_moe, .qk_norm = kHead, .rotary = 0.25, .delta = true},
+    {.model_type = "qwen3_next",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
+    {.model_type = "qwen3_5_text",
+     .read = read_decoder,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
+    {.model_type = "qwen3_5_moe_text",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
     {.model_type = "gemma", .read = read_decoder, .activation = "gelu", .tied = true},
     {.model_type = "gemma2",
      .read = read_decoder,
@@ -555,12 +656,14 @@ struct Nearest {
   std::array<std::string_view, 2> keys;
 };
 constexpr Nearest kNearest[] = {
-    {"nemotron_h", {"hybrid_override_pattern", "mamba_num_heads"}},
+    {"nemotron_h", {kLayerPattern, "mamba_num_heads"}},
+    {"nemotron_h", {kBlockTypes, "mamba_num_heads"}},
     {"qwen3_next", {"linear_num_value_heads", "num_experts"}},
     {"qwen3_5_text", {"linear_num_value_heads", "linear_key_head_dim"}},
     {"deepseek_v3", {"kv_lora_rank", "n_routed_experts"}},
     {"glm4_moe", {"n_routed_experts", "first_k_dense_replace"}},
     {"qwen3_moe", {"num_experts", "moe_intermediate_size"}},
+    {"qwen3_moe", {"moe_num_experts", "moe_intermediate_size"}},
     {"olmoe", {"num_experts", "num_experts_per_tok"}},
     {"mixtral", {"num_local_experts", "num_experts_per_tok"}},
     {"gpt2", {"n_embd", "n_layer"}},
@@ -593,34 +696,96 @@ const Family* family_of_class(JsonReader& reader) {
   return longest;
 }
 
-const Family& nearest_family(const JsonReader& reader) {
+// Whether a class that can have experts says that it has none (DogeConfig, GraniteMoeHybridConfig).
+bool has_no_experts(JsonReader& reader) {
+  if (present(reader, "is_moe")) return !reader.boolean("is_moe", true);
+  return present(reader, "num_local_experts") && !active(reader, "num_local_experts");
+}
+
+const Family& nearest_family(JsonReader& reader) {
+  const bool dense = has_no_experts(reader);
   for (const Nearest& nearest : kNearest) {
+    if (dense && nearest.keys[0].find("experts") != std::string_view::npos) continue;
     if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return family_named(nearest.model_type);
   }
   return family_named("llama");
 }
 
-// Keys of models that are no stack of attention and MLPs.
+// Keys that make another model of a file than its other keys tell, unless their value is nothing.
 struct Foreign {
   std::string_view key, what;
+  bool of_mixers = false;  // what stands in the place of attention, unless other keys name the layers
 };
 constexpr Foreign kForeign[] = {
-    {"linear_attn_config", "linear attention"},         {"mamba_n_heads", "Mamba layers of this type"},
-    {"n_mamba_heads", "Mamba layers of this type"},     {"mamba_d_state", "Mamba layers of this type"},
-    {"mb_per_layer", "Mamba layers of this type"},      {"attn_layer_period", "Mamba layers"},
-    {"layers_block_type", "Mamba layers of this type"}, {"lru_width", "linear recurrent layers"},
-    {"layer_group_size", "linear attention"},           {"num_decoder_layers", "an encoder with a decoder"},
-    {"decoder_layers", "an encoder with a decoder"},    {"ssm_cfg", "Mamba layers of this type"},
+    {"linear_attn_config", "linear attention", true},
+    {"layer_group_size", "linear attention", true},
+    {"mamba_n_heads", "Mamba layers of this type", true},
+    {"n_mamba_heads", "Mamba layers of this type", true},
+    {"mamba_d_state", "Mamba layers of this type", true},
+    {"mb_per_layer", "Mamba layers of this type", true},
+    {"attn_layer_period", "Mamba layers", true},
+    {"layers_block_type", "Mamba layers of this type", true},
+    {"ssm_cfg", "Mamba layers of this type", true},
+    {"state_size", "Mamba layers of this type", true},
+    {"lru_width", "linear recurrent layers", true},
+    {"attention_hidden_size", "RWKV layers", true},
+    {"conv_L_cache", "convolutions in the place of attention", true},
+    {"full_attn_idxs", "convolutions in the place of attention", true},
+    {"compress_ratios", "attention to compressed keys"},
+    {"share_q_dim", "factorized attention"},
+    {"use_cla", "layers that share keys and values"},
+    {"num_kv_shared_layers", "layers that share keys and values"},
+    {"global_head_dim", "layers with heads of different sizes"},
+    {"block_configs", "layers of different sizes"},
+    {"hidden_size_per_layer_input", "an embedding for each layer"},
+    {"altup_num_inputs", "several hidden states for each token"},
+    {"hc_mult", "several hidden states for each token"},
+    {"total_ut_steps", "layers that run several times"},
+    {"loop_num", "layers that run several times"},
+    {"moe_latent_size", "experts that work on a part of the hidden size"},
+    {"zero_expert_num", "experts without weights"},
+    {"num_decoder_layers", "an encoder with a decoder"},
+    {"decoder_layers", "an encoder with a decoder"},
 };
+
+// Whether the file says of each layer that it has attention, or what it has in its place as nemotron_h does.
+bool tells_layers(JsonReader& reader) {
+  if (present(reader, kLayerPattern) || (present(reader, kBlockTypes) && present(reader, "mamba_num_heads")))
+    return true;
+  if (!present(reader, "layer_types")) return false;
+  const std::vector<std::string> types = reader.texts("layer_types");
+  return std::all_of(types.begin(), types.end(),
+                     [](const std::string& type) { return type.ends_with("attention") && type != "linear_attention"; });
+}
+
+// Notes the first key of another model.
+bool is_foreign(JsonReader& reader) {
+  const bool told = tells_layers(reader);
+  for (const Foreign& foreign : kForeign) {
+    if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
+    reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
+                "a stack of layers of attention and MLP");
+    return true;
+  }
+  if (reader.json("ffn_config", Presence::kOptional).find("experts") != std::string::npos) {
+    reader.note("ffn_config", "experts in an object of their own cannot be read", "keys of experts beside all others");
+    return true;
+  }
+  // MiniMax-01: 0 is a layer of linear attention.
+  const std::vector<double> kinds = reader.numbers("attn_type_list", 0, 1, Presence::kOptional);
+  if (std::find(kinds.begin(), kinds.end(), 0) == kinds.end()) return false;
+  reader.note("attn_type_list", "linear attention cannot be forecast", "1 for each layer");
+  return true;
+}
 
 // A type that is not known may count its experts under keys that are not known either.
 void refuse_unread_experts(JsonReader& reader, const Model& model) {
-  if (model.moe) return;
+  if (model.moe || has_no_experts(reader)) return;
   for (const std::string& key : reader.keys()) {
     if (key.find("experts") == std::string::npos) continue;
     const std::string value = reader.json(key, Presence::kOptional);
     if (value.empty() || value == "0" || value == "1" || value == "false") continue;
-    return reader.note(pointer_step(key), "experts under a key that is not known",
+    return reader.note(pointer_step(key), "experts, but not all keys that describe them",
                        "\"num_experts\", \"num_experts_per_tok\" and \"moe_intermediate_size\"");
   }
 }
@@ -630,13 +795,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
-  const bool tells_layers = present(reader, "hybrid_override_pattern");  // as those of nemotron_h, which are known
-  for (const Foreign& foreign : kForeign) {
-    if (present(reader, foreign.key) && !tells_layers) {
-      return reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
-                         "a stack of layers of attention and MLP");
-    }
-  }
+  if (is_foreign(reader)) return;
   if (type.empty()) {
     if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
   }
@@ -648,31 +807,47 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   model.family = std::string(known ? type : family->model_type);
   model.vocabulary = size(reader, *family, {"vocab_size"});
   Family as_read = *family;
-  if (!known && has_no_gate(activation_of(reader, *family))) as_read.gated = false;
+  const std::string activation = activation_of(reader, *family);
+  if (!known) as_read.attention_gate = false;
+  if (type.find("gemma") != std::string::npos) as_read.tied = true;
+  if (!known && has_no_gate(activation)) as_read.gated = false;
   family->read(reader, as_read, model);
+  if (active(reader, "cross_attention_layers")) {
+    model.warnings.emplace_back("\"cross_attention_layers\" is left out: these layers attend to tokens of the text");
+  }
   if (known) return;
   refuse_unread_experts(reader, model);
   const std::string unknown =
       type.empty() ? "no \"model_type\"" : fmt::format("model_type \"{}\" is not known", shortened(type));
   if (reader.error_count() == errors_before) {
-    model.warnings.push_back(fmt::format("{}: read as {}, by its keys", unknown, family->model_type));
+    std::string told = fmt::format("{}: read as {}, by its keys", unknown, family->model_type);
+    if (as_read.gated != family->gated) told += fmt::format("; an MLP with \"{}\" has no gate", activation);
+    if (!present(reader, "tie_word_embeddings")) {
+      told += fmt::format("; without \"tie_word_embeddings\" logits have {}",
+                          model.tied_embeddings ? "the embedding's weights" : "weights of their own");
+    }
+    model.warnings.push_back(std::move(told));
     return;
   }
   std::vector<std::string> names;
   for (const Family& each : kFamilies) names.emplace_back(each.model_type);
   const std::string near = nearest_name(type, names);
   reader.note("model_type", fmt::format("{}, and the keys are not those of {} either", unknown, family->model_type),
-              fmt::format("one of {}", fmt::join(names, ", ")),
+              "a type of configs/README.md",
               did_you_mean(near, "add the keys that are missing, or write the model as our JSON (configs/README.md)"));
 }
 
 // PretrainedConfig: two labels, unless id2label names others.
 void read_classifier(JsonReader& reader, Model& model) {
   const std::vector<std::string> classes = reader.texts("architectures");
-  if (!std::any_of(classes.begin(), classes.end(),
-                   [](const std::string& name) { return name.ends_with("ForSequenceClassification"); })) {
-    return;
+  const auto names = [&](std::string_view end) {
+    return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) { return name.ends_with(end); });
+  };
+  if (names("TextModel") || names("EncoderModel")) {
+    model.warnings.push_back(
+        fmt::format("\"{}\" has no logits: those of a language model are forecast", shortened(classes.front())));
   }
+  if (!names("ForSequenceClassification")) return;
   model.labels = 2;
   reader.object(
       "id2label",
@@ -699,9 +874,14 @@ Model read_hugging_face(JsonReader& reader) {
   model.name = reader.text("_name_or_path", Presence::kOptional);
   const std::string type = reader.text("model_type", Presence::kOptional);
   // Multimodal models keep their language model under a key of its own.
-  const std::string_view inner = first_of(reader, {"llm_config", "language_config", "text_config"});
+  const std::string_view inner = first_of(reader, {"llm_config", "language_config", "thinker_config", "text_config"});
   if (present(reader, inner) && !present(reader, "hidden_size")) {
-    reader.object(inner, [&](JsonReader& text) { read_text_model(text, type, model); });
+    reader.object(inner, [&](JsonReader& text) {
+      constexpr std::string_view kText = "text_config";
+      if (inner == kText || !present(text, kText)) return read_text_model(text, type, model);
+      text.accept_unknown_keys();
+      text.object(kText, [&](JsonReader& deeper) { read_text_model(deeper, type, model); });
+    });
     model.tied_embeddings = reader.boolean("tie_word_embeddings", model.tied_embeddings);
     model.warnings.push_back(fmt::format("only \"{}\" is read: encoders of images and sound are left out", inner));
   } else {

@@ -25,6 +25,20 @@ ModelParameters model_parameters(const Model& model) {
   return parameters;
 }
 
+double active_parameters(const Model& model) {
+  double active = model_parameters(model).total();
+  if (!model.moe) return active;
+  const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
+  const LayerKinds layers = layer_kinds(model);
+  const double idle = 1 - static_cast<double>(model.moe->top_k) / static_cast<double>(model.moe->experts);
+  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    const double experts = parameters_of(layer_block(shape, layers.kinds[kind])).experts;
+    active -= idle * experts * static_cast<double>(counts[kind]);
+  }
+  return active;
+}
+
 double adapter_parameters(const Model& model, std::int64_t rank) {
   if (rank == 0) return 0;
   ParallelPlan plan;

@@ -6,6 +6,7 @@
 #include "advice.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/sensitivity_json.h"
+#include "ns_dist/parameters.h"
 #include "ns_dist/version.h"
 #include "scenario_json.h"
 
@@ -158,6 +159,8 @@ std::string to_json(const Report& report) {
   json["version"] = version();
   json["provenance"] = {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}};
   json["inputs"] = std::move(inputs);
+  const Model& model = report.scenario.model;
+  json["parameters"] = {{"total", model_parameters(model).total()}, {"active", active_parameters(model)}};
   json["ranks"] = report.ranks;
   json["microbatches"] = report.microbatches;
   json["graph"] = {{"nodes", report.nodes}, {"works", report.works}};

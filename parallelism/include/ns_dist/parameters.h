@@ -18,6 +18,8 @@ struct ModelParameters {
 };
 
 ModelParameters model_parameters(const Model& model);
+// Of the total, those that a token goes through: of routed experts top_k in each layer.
+double active_parameters(const Model& model);
 // Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none.
 double adapter_parameters(const Model& model, std::int64_t rank);
 // Of these, or of the model's with rank 0, those in the matrices that Muon updates (ParallelPlan::optimizer).

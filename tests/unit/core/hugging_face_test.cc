@@ -167,6 +167,62 @@ const Published kPublished[] = {
          "intermediate_size": 1536, "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
          "num_key_value_heads": 8, "num_local_experts": 256, "shared_intermediate_size": 0, "vocab_size": 200064})",
      229e9},
+    // BitNet's MLP has a gate beside relu2; QWen's halves of the MLP have half its width.
+    {R"({"model_type": "bitnet", "hidden_act": "relu2", "hidden_size": 2560, "intermediate_size": 6912,
+         "num_attention_heads": 20, "num_key_value_heads": 5, "num_hidden_layers": 30, "vocab_size": 128256})",
+     2.41e9},
+    {R"({"model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128, "no_bias": true,
+         "num_attention_heads": 32, "num_hidden_layers": 32, "seq_length": 8192, "tie_word_embeddings": false,
+         "vocab_size": 151936})",
+     7.72e9},
+    {R"({"model_type": "jais", "activation_function": "swiglu", "n_embd": 5120, "n_head": 40, "n_inner": 13653,
+         "n_layer": 40, "n_positions": 2048, "vocab_size": 84992})",
+     13.0e9},
+    {R"({"model_type": "mpt", "attn_config": {"kv_n_heads": 8, "alibi": true}, "ffn_config": {"ffn_type": "mptmlp"},
+         "d_model": 3072, "expansion_ratio": 4, "n_heads": 24, "n_layers": 32, "no_bias": true, "vocab_size": 32768})",
+     3.32e9},
+    // A dense MLP beside the experts: of the layers' width, and as wide as the hidden states.
+    {R"({"model_type": "git", "hidden_size": 8192, "intermediate_size": 32768, "moe_intermediate_size": 16384,
+         "num_experts_per_tok": 2, "num_local_experts": 8, "residual_moe": true, "num_attention_heads": 64,
+         "num_key_value_heads": 8, "num_hidden_layers": 64, "head_dim": 128, "vocab_size": 131072})",
+     269.5e9},
+    {R"({"model_type": "arctic", "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 4864,
+         "num_attention_heads": 56, "num_experts_per_tok": 2, "num_hidden_layers": 35, "num_key_value_heads": 8,
+         "num_local_experts": 128, "parallel_attn_mlp_res": true, "use_residual": true, "tie_word_embeddings": false,
+         "vocab_size": 32000})",
+     478.6e9},
+    // Dense layers under other keys, or named one by one.
+    {R"({"model_type": "ernie4_5_moe", "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 12288,
+         "moe_intermediate_size": 1536, "moe_k": 6, "moe_layer_start_index": 1, "moe_num_experts": 64,
+         "moe_num_shared_experts": 2, "num_attention_heads": 20, "num_hidden_layers": 28, "num_key_value_heads": 4,
+         "tie_word_embeddings": true, "vocab_size": 103424})",
+     21.8e9},
+    {R"({"model_type": "glm4_moe", "head_dim": 128, "hidden_size": 4096, "intermediate_size": 10944,
+         "moe_intermediate_size": 1408, "n_routed_experts": 128, "n_shared_experts": 1, "num_attention_heads": 96,
+         "num_experts_per_tok": 8, "num_hidden_layers": 3, "num_key_value_heads": 8, "attention_bias": true,
+         "mlp_layer_types": ["dense", "sparse", "sparse"], "vocab_size": 151552})",
+     // Attention, experts with router and norms of two layers, a dense layer, both tables.
+     3 * (2.0 * 96 * 128 + 2 * 8 * 128) * 4096 + 2 * (129 * 3.0 * 1408 + 128) * 4096 + 3.0 * 10944 * 4096 +
+         2.0 * 151552 * 4096,
+     1e-3},
+    // Classes that may have experts or Mamba layers, and have none.
+    {R"({"model_type": "doge", "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 2048, "is_moe": false,
+         "num_attention_heads": 8, "num_experts": 16384, "num_experts_per_tok": 64, "num_hidden_layers": 32,
+         "num_key_value_heads": 4, "tie_word_embeddings": true, "vocab_size": 32768})",
+     0.335e9},
+    {R"({"model_type": "granitemoehybrid", "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 8192,
+         "layer_types": ["attention", "attention"], "mamba_d_state": 128, "mamba_n_heads": 128,
+         "num_attention_heads": 40, "num_experts_per_tok": 0, "num_hidden_layers": 2, "num_key_value_heads": 8,
+         "num_local_experts": 0, "shared_intermediate_size": 8192, "tie_word_embeddings": true, "vocab_size": 100352})",
+     2 * (2.0 * 40 * 64 + 2 * 8 * 64 + 3 * 8192) * 2560 + 100352.0 * 2560, 1e-3},
+    // Layers named by words, which are not counted by a key.
+    {R"({"model_type": "nemotron_h", "head_dim": 128, "hidden_size": 2688, "intermediate_size": 1856,
+         "mamba_head_dim": 64, "mamba_num_heads": 64, "mlp_hidden_act": "relu2", "moe_intermediate_size": 1856,
+         "moe_shared_expert_intermediate_size": 3712, "n_groups": 8, "n_routed_experts": 128, "n_shared_experts": 1,
+         "num_attention_heads": 32, "num_experts_per_tok": 6, "num_key_value_heads": 2, "ssm_state_size": 128,
+         "layers_block_type": ["moe", "attention"], "vocab_size": 131072})",
+     // Experts without a gate and their router, one layer of attention, two tables.
+     (128 * 2.0 * 1856 + 2 * 3712 + 128) * 2688 + (2.0 * 32 + 2 * 2) * 128 * 2688 + 2.0 * 131072 * 2688, 1e-3},
 };
 
 TEST(HuggingFace, ConfigurationsHaveThePublishedParameters) {
@@ -396,6 +452,19 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
     ASSERT_FALSE(refused) << key;
     EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr(key), HasSubstr("cannot be forecast")));
   }
+  // Keys that make another model, also of known types; a value that says that there is none makes nothing.
+  for (const char* more : {R"("moe_latent_size": 1024)", R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])",
+                           R"("attn_type_list": [1, 0])", R"("ffn_config": {"moe_num_experts": 16})",
+                           R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])"}) {
+    const auto refused = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, more));
+    ASSERT_FALSE(refused) << more;
+    EXPECT_THAT(to_text(refused.error()), HasSubstr("cannot be")) << more;
+  }
+  for (const char* none : {R"("moe_latent_size": null)", R"("loop_num": 1)", R"("attn_type_list": [1, 1])",
+                           R"("num_kv_shared_layers": 0)", R"("use_cla": false)"}) {
+    const auto plain = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, none));
+    EXPECT_TRUE(plain) << to_text(plain.error());
+  }
   const auto odd = read(fmt::format(R"({{"model_type": "llama", {}, "hidden_act": "foobar"}})", shape));
   ASSERT_TRUE(odd);
   EXPECT_THAT(odd->warnings, ElementsAre(HasSubstr("activation \"foobar\" is not known: read as SwiGLU")));
@@ -436,7 +505,7 @@ TEST(HuggingFace, ExpertsUnderOtherKeysAreRefused) {
   EXPECT_TRUE(read("{" + keys + R"(, "num_experts": 1, "moe_num_experts": null})"));
   const auto refused = read("{" + keys + R"(, "moe_num_experts": 64, "moe_k": 6})");
   ASSERT_FALSE(refused);
-  EXPECT_THAT(to_text(refused.error()), HasSubstr("config.json#/moe_num_experts: experts under a key"));
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("config.json#/moe_num_experts: experts, but not all keys"));
 }
 
 TEST(HuggingFace, AFolderStandsForItsConfiguration) {
