@@ -135,6 +135,7 @@ struct ns_dist_session {
     Forecast out = clock.in_training(forecast, op);
     const double longer = factor ? *factor / clock.experts_on(op) : 1;
     out.latency *= longer, out.low *= longer, out.high *= longer;
+    out.floor *= std::min(1.0, longer);
     return out;
   }
 
@@ -181,7 +182,7 @@ struct ns_dist_session {
     NS_TRY(const std::vector<Assignment> more, read_list(fields, "plan/tp=8"));
     ScenarioSpec spec = fields_;
     spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
-    NS_TRY(const Scenario scenario, resolve(spec, catalog_));
+    NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));  // tells the files of this step alone
     if (models_->serves(scenario)) {
       NS_TRY(const Report report, ns_dist::simulate(scenario, *models_));
       return to_json(report);
@@ -261,6 +262,9 @@ struct ns_dist_session {
     std::call_once(burst_made_, [&] {
       ComputeModelOptions options;
       options.mode = Mode::kBurst;
+      // One of kernels in steps is refused, not left out.
+      if (const auto& own = base_->kernel_calibration)
+        options.calibration = std::make_shared<const KernelCalibration>(*own);
       burst_ = make_compute_model(base_->cluster.gpu, options);
       if (*burst_) **burst_ = make_cached_cost(std::move(**burst_));
     });
@@ -328,7 +332,7 @@ int ns_dist_open(uint32_t abi, const char* const* fields, ns_dist_session** sess
 void ns_dist_close(ns_dist_session* session) { delete session; }
 
 const char* ns_dist_error(const ns_dist_session* session) {
-  if (session == nullptr) return "memory is exhausted";
+  if (session == nullptr) return "there is no session: NULL was given, or memory is exhausted";
   try {
     return session->error();
   } catch (...) {

@@ -195,7 +195,7 @@ Result<std::unique_ptr<BatchCost>> make_batch_model(const Gpu& gpu, const Comput
     return fail(
         {ErrorCode::kInvalidInput,
          fmt::format("a calibration of {} kernels on {}", name_of(options.calibration->mode), options.calibration->gpu),
-         "calibration", fmt::format("one of {} kernels on {}", name_of(options.mode), gpu.id),
+         "kernels/calibration", fmt::format("one of {} kernels on {}", name_of(options.mode), gpu.id),
          "measure that one, or leave the calibration out"});
   }
   std::shared_ptr<const KernelWeights> weights;  // null: those that are compiled in

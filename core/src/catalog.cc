@@ -1,6 +1,8 @@
 #include "ns_dist/catalog.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -49,9 +51,16 @@ std::string lower(std::string_view text) {
 // Config files are a few kilobytes; anything far beyond was given by mistake.
 constexpr std::size_t kLargestFile = 16 * kMebibyte;
 
+// Of the installation that this code belongs to: the program's, or that of a shared library that another program loads.
 std::filesystem::path share_folder() {
   std::error_code status;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", status);
+  Dl_info about{};
+  link_map* loaded = nullptr;
+  static const char here = 0;
+  const bool found = dladdr1(&here, &about, reinterpret_cast<void**>(&loaded), RTLD_DL_LINKMAP) != 0;
+  const bool is_library = found && loaded != nullptr && loaded->l_name != nullptr && *loaded->l_name != '\0';
+  const std::filesystem::path self = is_library ? std::filesystem::canonical(loaded->l_name, status)
+                                                : std::filesystem::read_symlink("/proc/self/exe", status);
   return status ? std::filesystem::path() : self.parent_path().parent_path() / "share" / "ns_dist";
 }
 

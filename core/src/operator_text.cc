@@ -155,6 +155,18 @@ bool read(std::string_view text, Enum* out) {
   return known.has_value();
 }
 
+// What a member's value may be.
+std::string values_of(const std::int64_t&) { return "a whole number"; }
+std::string values_of(const double&) { return "a number"; }
+std::string values_of(const Bytes&) { return "a number of bytes"; }
+std::string values_of(const Flops&) { return "a number of FLOPs"; }
+std::string values_of(const bool&) { return "1 or 0"; }
+std::string values_of(const std::string&) { return "a name"; }
+template <class Enum>
+requires std::is_enum_v<Enum> std::string values_of(const Enum&) {
+  return fmt::format("{}", fmt::join(names_of<Enum>(), ", "));
+}
+
 template <std::size_t... Is>
 bool make_kind(std::string_view name, OperatorKind* out, std::index_sequence<Is...>) {
   return ((name == operator_forms()[Is].family ? (out->emplace<Is>(), true) : false) || ...);
@@ -197,6 +209,10 @@ Result<Operator> operator_from_spec(std::string_view spec) {
   if (!make_kind(kind, &op.kind, std::make_index_sequence<std::variant_size_v<OperatorKind>>())) {
     return wrong(fmt::format("unknown operator \"{}\"", kind.substr(0, 40)), "gemm, attention, elementwise, ...");
   }
+  std::vector<std::string> names{"dtype"};
+  std::visit([&](auto& one) { members(one, [&](std::string_view member, auto&) { names.emplace_back(member); }); },
+             op.kind);
+  std::vector<std::string_view> given;
   while (!spec.empty()) {
     const std::string_view assignment = word();
     const std::size_t equals = assignment.find('=');
@@ -204,24 +220,32 @@ Result<Operator> operator_from_spec(std::string_view spec) {
     const std::string_view value =
         equals == std::string_view::npos ? std::string_view() : assignment.substr(equals + 1);
     bool known = false, good = false;
-    if (name == "dtype") {
+    std::string expected;
+    const auto take = [&](auto& to) {
       known = true;
-      good = read(value, &op.dtype);
+      good = read(value, &to);
+      if (!good) expected = values_of(to);
+    };
+    if (std::find(given.begin(), given.end(), name) != given.end()) {
+      return wrong(fmt::format("{} has \"{}\" twice", kind, name.substr(0, 40)), "each member once");
+    }
+    given.push_back(name);
+    if (name == "dtype") {
+      take(op.dtype);
     } else {
       std::visit(
           [&](auto& one) {
             members(one, [&](std::string_view member, auto& to) {
-              if (member != name) return;
-              known = true;
-              good = read(value, &to);
+              if (member == name) take(to);
             });
           },
           op.kind);
     }
-    if (!known) return wrong(fmt::format("{} has no \"{}\"", kind, name.substr(0, 40)), "its members");
-    if (!good) {
-      return wrong(fmt::format("{}={} of {}", name, value.substr(0, 40), kind), "a value of its range");
+    if (!known) {
+      return wrong(fmt::format("{} has no \"{}\"", kind, name.substr(0, 40)),
+                   fmt::format("{}", fmt::join(names, ", ")));
     }
+    if (!good) return wrong(fmt::format("{}={} of {}", name, value.substr(0, 40), kind), std::move(expected));
   }
   NS_TRY_VOID(validate(op));
   return op;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,19 @@ Result<void> check_stragglers(const Scenario& scenario) {
                       fmt::format("{} speed{} for {} pipeline stage{}", speeds, speeds == 1 ? "" : "s", stages,
                                   stages == 1 ? "" : "s"),
                       "stragglers/stage_speed", "one number for each stage"});
+  }
+  const auto is_wrong = [](double factor) { return !std::isfinite(factor) || !(factor > 0); };
+  if (std::any_of(stragglers.stage_speed.begin(), stragglers.stage_speed.end(), is_wrong)) {
+    errors.push_back({ErrorCode::kInvalidInput, "a speed is no number above 0", "stragglers/stage_speed",
+                      "1 for a stage as the GPU is forecast"});
+  }
+  if (is_wrong(stragglers.slow_factor)) {
+    errors.push_back({ErrorCode::kInvalidInput, "the factor is no number above 0", "stragglers/slow_rank",
+                      "times as long, as in 3:1.2"});
+  }
+  if (!(scenario.host.launch() >= Seconds()) || !std::isfinite(scenario.host.launch() / units::s)) {
+    errors.push_back({ErrorCode::kInvalidInput, "the time is negative or no number", "host/launch_cost",
+                      "the host's time for one launch"});
   }
   if (errors.empty()) return {};
   return fail(join(std::move(errors)));

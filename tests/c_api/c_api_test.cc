@@ -104,6 +104,11 @@ TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
     ASSERT_EQ(ns_dist_forecast_node(session, &node, &out), NS_DIST_OK);
     EXPECT_DOUBLE_EQ(out.ns, 1.25 * even);
   }
+  // No time is below its floor, also of a stage that the trace says is faster.
+  attributes[1] = "ns_dist_factor=0.25";
+  ASSERT_EQ(ns_dist_forecast_node(alone.get(), &node, &out), NS_DIST_OK);
+  EXPECT_DOUBLE_EQ(out.ns, 0.25 * even);
+  EXPECT_LE(out.floor_ns, out.low_ns);
 }
 
 // At the clock of the products beside them.
@@ -270,6 +275,22 @@ TEST(CApi, CallersOfOtherAgesAreUnderstood) {
   EXPECT_EQ(ns_dist_forecast_kernel(other.get(), &kernel, &out), NS_DIST_BAD_INPUT);
 }
 
+// What other calls read before is no input of this one.
+TEST(CApi, AReportTellsItsOwnFilesAlone) {
+  const Handle session = open({"machine/gpu=h100"});
+  const auto report_of = [&](const char* model, const char* gpu) {
+    char* text = nullptr;
+    const char* fields[] = {model, gpu, "training/global_batch=8", nullptr};
+    EXPECT_EQ(ns_dist_simulate(session.get(), fields, &text), NS_DIST_OK) << ns_dist_error(session.get());
+    const std::string report = text == nullptr ? "" : text;
+    ns_dist_free(text);
+    return report;
+  };
+  const std::string first = report_of("model=gpt2", "machine/gpu=h100");
+  EXPECT_THAT(report_of("model=gpt2-xl", "machine/gpu=l4"), HasSubstr("l4.json"));
+  EXPECT_EQ(report_of("model=gpt2", "machine/gpu=h100"), first);
+}
+
 TEST(CApi, MistakesAreTexts) {
   EXPECT_EQ(ns_dist_open(NS_DIST_ABI, nullptr, nullptr), NS_DIST_BAD_INPUT);
   EXPECT_EQ(ns_dist_forecast_kernel(nullptr, nullptr, nullptr), NS_DIST_BAD_INPUT);
@@ -291,6 +312,10 @@ TEST(CApi, MistakesAreTexts) {
   refused(nullptr, "");
   refused("gem dtype=bf16", "gem");
   refused("gemm dtype=bf16 m=0 n=1 k=1", "m");
+  refused("gemm dtype=bf16 m=8 m=9", "\"m\" twice");
+  refused("gemm dtype=bf16 rows=8", "batch, m, n, k, layout");
+  refused("gemm dtype=nvfp4 m=8", "fp64, fp32");
+  refused("attention causal=true", "1 or 0");
   kernel.ranks = -1;
   refused(kProduct, "-1 ranks");
   EXPECT_EQ(ns_dist_forecast_kernel(session.get(), nullptr, &out), NS_DIST_BAD_INPUT);

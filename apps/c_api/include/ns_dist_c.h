@@ -42,7 +42,7 @@ extern "C" {
 enum {
   NS_DIST_OK = 0,
   NS_DIST_BAD_INPUT = 1, /* ns_dist_error says what is wrong, where, and what to write instead */
-  NS_DIST_UNKNOWN = 2,   /* a node that does not tell what it computes, or an operator that this GPU cannot run */
+  NS_DIST_UNKNOWN = 2,   /* a node that does not tell what it computes, or whose operator this GPU cannot run */
   NS_DIST_BUG = 70       /* memory is exhausted, or a bug of ours */
 };
 
@@ -53,7 +53,9 @@ typedef struct ns_dist_session ns_dist_session;
 uint32_t ns_dist_abi(void);
 const char* ns_dist_version(void);
 
-/* Opens a session with the machine and the plan that `fields` set (defaults: those of ns-dist). `abi` is NS_DIST_ABI.
+/* GPUs, models and clusters are looked for in the folders of NS_DIST_PATH, in share/ns_dist beside the folder of this
+ * library, and among those that it has compiled in.
+ * Opens a session with the machine and the plan that `fields` set (defaults: those of ns-dist). `abi` is NS_DIST_ABI.
  * *session is NULL only when memory is exhausted; after an error it tells what is wrong and is good for nothing else.
  * Close it in any case. */
 int ns_dist_open(uint32_t abi, const char* const* fields, ns_dist_session** session);
@@ -67,18 +69,21 @@ const char* ns_dist_error(const ns_dist_session* session);
 typedef struct ns_dist_forecast {
   size_t struct_size;
   double ns, low_ns, high_ns, floor_ns;
-  char method[48];      /* source of the number, as in `ns-dist explain` */
+  char method[48];      /* source of the number, as in `ns-dist explain`, cut to 47 bytes; "several" of operators */
   int32_t extrapolated; /* 1: outside the range on which the method was fitted */
 } ns_dist_forecast;
 
 typedef struct ns_dist_kernel {
   size_t struct_size;
   /* Needed: an operator, "gemm dtype=bf16 m=8192 n=8192 k=8192": kind, number format and members as in
-   * ns_dist/operator_text.h. Several with "|" between them run one after the other. Products of experts take as long
-   * as in the session's plan: longer where their experts lie on several ranks ("plan/ep"). */
+   * ns_dist/operator_text.h. Dimensions that are left out are 1, switches are off. 8 bits are dtype=fp8 with
+   * scaling=tensor or block, 4 bits dtype=fp4. Several with "|" between them run one after the other. Products of
+   * experts take as long as in the session's plan: longer where their experts lie on several ranks ("plan/ep"). */
   const char* op;
   int64_t ranks; /* GPUs that wait for each other, so for the slowest of them; 0: one */
-  int32_t burst; /* 1: one kernel alone at full clocks, as benchmarks measure; 0: as in a training step */
+  /* 1: one kernel alone at full clocks, as `ns-dist kernels --mode burst`. 0: as in a training step, longer than
+   * `--mode sustained` by the clock under load and the slowest GPU (`ns-dist explain step` prints both). */
+  int32_t burst;
 } ns_dist_kernel;
 int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kernel, ns_dist_forecast* forecast);
 
@@ -114,7 +119,8 @@ typedef struct ns_dist_node {
 int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);
 
 /* One training step with the session's fields and those given here: *report becomes the JSON object of
- * `ns-dist simulate --json`, which ns_dist_free takes back, or NULL. */
+ * `ns-dist simulate --json`, which ns_dist_free takes back, or NULL. It names fields where that names flags. Files that
+ * fields name are read again, relative paths from the working directory of the call. */
 int ns_dist_simulate(ns_dist_session* session, const char* const* fields, char** report);
 void ns_dist_free(char* text); /* NULL is allowed */
 

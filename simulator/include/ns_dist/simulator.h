@@ -58,7 +58,9 @@ struct Prediction {
   std::vector<PathEntry> critical_path;  // by work; the seconds sum to the step
 };
 
-// The step alone. Errors: a plan that contradicts its model, does not fit on the cluster, or is too large.
+// The step alone. Kernels and collectives are those of the session's machine, network and calibrations, whatever the
+// scenario says: ask Session::serves first where they may differ. Errors: a plan that contradicts its model, does not
+// fit on the cluster, or is too large.
 Result<Seconds> step_time(const Scenario& scenario, const Session& session);
 
 // The step, where its time goes, and what it keeps in memory. Errors: as step_time.

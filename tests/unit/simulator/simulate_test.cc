@@ -597,6 +597,13 @@ TEST(Simulate, ASlowRankDelaysItsPipeline) {
   EXPECT_NEAR(*step_time(speeds, session) / *step_time(scenario, session), 1, 1e-9);
   speeds.stragglers.stage_speed = {1, 2};
   EXPECT_THAT(to_text(step_time(speeds, session).error()), HasSubstr("2 speeds for 4 pipeline stages"));
+  for (const double none : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    speeds.stragglers.stage_speed = {1, none, 1, 1};
+    EXPECT_THAT(to_text(step_time(speeds, session).error()), HasSubstr("no number above 0"));
+  }
+  Scenario host = scenario;
+  host.host.launch_cost = -5 * us;
+  EXPECT_THAT(to_text(step_time(host, session).error()), HasSubstr("host/launch_cost"));
 }
 
 TEST(Simulate, RefusesWhatTheClusterCannotHold) {
