@@ -140,7 +140,7 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
     return fmt::format("-{:.1f} +{:.1f} %", 100 * below, 100 * above);
   };
   add("interval, forecasts", both(all.interval.forecasts_below, all.interval.forecasts_above),
-      "of the kernels, collectives and messages on the critical path");
+      "of the kernels, collectives, messages and launches on the critical path");
   add("interval, rest", both(all.interval.rest_below, all.interval.rest_above),
       fmt::format("what they leave unexplained in published steps of {}", all.interval.situation));
   if (all.interval.clock_above > 0) {
