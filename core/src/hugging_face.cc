@@ -407,6 +407,7 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     moe.shared_experts = 1;
     moe.shared_expert_ffn = beside ? model.hidden : model.ffn;
   }
+  moe.latent = reader.integer("moe_latent_size", 0, kMostSize, Presence::kOptional, 0);
   // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
   if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
     moe.groups = size_or(reader, family, {"n_group"}, 1);
@@ -742,7 +743,6 @@ constexpr Foreign kForeign[] = {
     {"hc_mult", "several hidden states for each token"},
     {"total_ut_steps", "layers that run several times"},
     {"loop_num", "layers that run several times"},
-    {"moe_latent_size", "experts that work on a part of the hidden size"},
     {"zero_expert_num", "experts without weights"},
     {"num_decoder_layers", "an encoder with a decoder"},
     {"decoder_layers", "an encoder with a decoder"},

@@ -125,6 +125,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
         moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMostSize, Presence::kOptional, 0);
         moe.layers = read_layers(inner, "layers", moe.layers);
         moe.shared_gate = inner.boolean("shared_gate", false);
+        moe.latent = inner.integer("latent", 0, kMostSize, Presence::kOptional, 0);
         moe.groups = inner.integer("groups", 1, kMostSize, Presence::kOptional, 1);
         moe.top_groups = inner.integer("top_groups", 1, kMostSize, Presence::kOptional, moe.groups);
         model.moe = moe;

@@ -127,6 +127,7 @@ void fields(Io& io, Experts& moe) {
   io("first_dense_layers", moe.first_dense_layers);
   if (Io::kReads || moe.layers != Experts{}.layers) io.optional("layers", moe.layers);
   io.unless_default("shared_gate", moe.shared_gate);
+  io.unless_default("latent", moe.latent);
   io.unless_default("groups", moe.groups);
   io.unless_default("top_groups", moe.top_groups);
 }

@@ -61,7 +61,8 @@ struct Experts {
   std::int64_t first_dense_layers = 0;           // layers at the bottom with an ordinary MLP of width Model::ffn
   LayerSet layers = {.every = 1, .listed = {}};  // layers with experts, among those above first_dense_layers
   bool shared_gate = false;                      // a sigmoid gate weights the output of the shared experts (Qwen2-MoE)
-  std::int64_t groups = 1, top_groups = 1;       // the experts of a token lie in top_groups of groups (Routing)
+  std::int64_t latent = 0;  // width of what experts read and write, by a projection each way; 0: the hidden size
+  std::int64_t groups = 1, top_groups = 1;  // the experts of a token lie in top_groups of groups (Routing)
   Routing routing() const { return {experts, top_k, groups, top_groups}; }
   friend bool operator==(const Experts&, const Experts&) = default;
 };

@@ -23,6 +23,7 @@ struct LocalExperts {
         routed(copies_of_tokens(shape)),
         imbalance(busiest_over_mean(*shape.model, *shape.plan)),
         rows(std::llround(imbalance * static_cast<double>(rows_on_average(shape)))),
+        width(shape.model->moe->latent > 0 ? shape.model->moe->latent : shape.hidden),
         experts(shape.model->moe->experts / shape.ep),
         ffn(shape.model->moe->expert_ffn / shape.etp),
         one_copy(shape.plan->expert_dispatch != ExpertDispatch::kAllToAll && shape.ep > 1),
@@ -30,10 +31,10 @@ struct LocalExperts {
         copies(to_all     ? static_cast<double>(shape.ep)
                : one_copy ? parts_reached(shape.model->moe->routing(), shape.ep)
                           : static_cast<double>(top_k)),
-        exchanged(one_copy ? bytes_of(shape, shape.sharded_tokens, shape.hidden) * copies * units::B
-                           : bytes_of(shape, routed, shape.hidden) * units::B),
+        exchanged(one_copy ? bytes_of(shape, shape.sharded_tokens, width) * copies * units::B
+                           : bytes_of(shape, routed, width) * units::B),
         summed(one_copy ? rows : routed),
-        gathered(bytes_of(shape, rows, shape.hidden) * units::B),
+        gathered(bytes_of(shape, rows, width) * units::B),
         casts_before(shape.plan->fp8_dispatch && shape.ep > 1 && blocks::keeps_casts(shape, false)),
         to_experts(casts_before ? shape.product_element / shape.element : 1) {}
 
@@ -58,6 +59,7 @@ struct LocalExperts {
   std::int64_t routed;   // token copies that this rank sends to experts
   double imbalance;      // of what ranks receive
   std::int64_t rows;     // token copies that this rank's experts receive, all of them together
+  std::int64_t width;    // of a row
   std::int64_t experts;  // of this rank
   std::int64_t ffn;      // of one expert on this rank
   bool one_copy;         // a rank gets a token once, however many of its experts process it
@@ -125,9 +127,26 @@ void sort_by_expert(const Shape& shape, std::vector<Call>& calls, const char* na
 // Casts this rank's tokens, or the gradients of their sums, before they travel to experts.
 void cast_before(const Shape& shape, std::vector<Call>& calls, std::string_view name, const LocalExperts& size) {
   if (!size.casts_before) return;
-  const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  const std::int64_t elements = shape.sharded_tokens * size.width;
   calls.push_back(
       kernel(shape, blocks::concat(name, ".quantize"), blocks::cast(shape, elements, shape.product_element)));
+}
+
+// Where experts work on a part of the hidden size, tokens are brought to it before they travel, and their sums back:
+// linear layers that are whole on every rank (Megatron-Core, moe_layer.py, fc1_latent_proj and fc2_latent_proj). What
+// reads the hidden states shares what the router keeps, but for a cast.
+BlockStep to_latent(const Shape& shape, const LocalExperts& size) {
+  return blocks::linear(shape, ActivationKind::kExperts,
+                        {.name = "moe.latent_down",
+                         .rows = shape.sharded_tokens,
+                         .in = shape.hidden,
+                         .out = size.width,
+                         .readers = 1,
+                         .shares_input = !blocks::keeps_casts(shape, false)});
+}
+BlockStep from_latent(const Shape& shape, const LocalExperts& size) {
+  return blocks::linear(shape, ActivationKind::kExperts,
+                        {.name = "moe.latent_up", .rows = shape.sharded_tokens, .in = size.width, .out = shape.hidden});
 }
 
 BlockStep top_k(const Shape& shape) {
@@ -148,7 +167,7 @@ void permute(const Shape& shape, std::vector<Call>& calls, Bytes rows) {
   calls.push_back(kernel(shape, "moe.permute", Copy{rows}));
 }
 void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.summed * shape.hidden;
+  const std::int64_t elements = size.summed * size.width;
   calls.push_back(kernel(shape, "moe.permute.backward",
                          shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, size.once(), 1}
                                                        : Elementwise{"index_add", elements, 2, 1, 1}));
@@ -158,7 +177,7 @@ void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalE
 // one by one; backward, the gradient of each row, its product with the weight, and the gradient of the weight
 // (Megatron-Core, moe_utils.py, unpermute).
 void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.summed * shape.hidden;
+  const std::int64_t elements = size.summed * size.width;
   const bool weighted = !shape.plan->weighted_activation;
   if (shape.plan->fused_permutation) {
     calls.push_back(
@@ -173,7 +192,7 @@ void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts&
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {
-  const std::int64_t elements = size.summed * shape.hidden;
+  const std::int64_t elements = size.summed * size.width;
   const auto add = [&](const char* name, const Elementwise& what) { calls.push_back(kernel(shape, name, what)); };
   if (shape.plan->weighted_activation) {
     add("moe.unpermute.backward", {"index_select", elements, size.to_experts, size.to_experts, 0});
@@ -257,7 +276,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
   step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
-  if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, shape.hidden);
+  if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, size.width);
   return step;
 }
 
@@ -277,7 +296,7 @@ BlockStep take_rows(const Shape& shape, const LocalExperts& size) {
   BlockStep step;
   step.name = "moe.dispatch";
   permute(shape, step.forward, size.gathered);
-  const std::int64_t elements = size.rows * shape.hidden;
+  const std::int64_t elements = size.rows * size.width;
   step.input_gradient.push_back(
       kernel(shape, "moe.permute.backward",
              Elementwise{"index_put", elements, 1, 1.0 / static_cast<double>(size.top_k), 1, true}));
@@ -286,7 +305,7 @@ BlockStep take_rows(const Shape& shape, const LocalExperts& size) {
 }
 
 BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
-  const std::int64_t elements = size.rows * shape.hidden, tokens = shape.tokens * shape.hidden;
+  const std::int64_t elements = size.rows * size.width, tokens = shape.tokens * size.width;
   const double fp32 = size_of(DType::kFp32) / units::B / shape.element, each = fp32 / static_cast<double>(size.top_k);
   BlockStep step;
   step.name = "moe.combine";
@@ -309,7 +328,7 @@ BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   backward("moe.unpermute.scale.cast.backward", {"cast", elements, fp32, 1, 1});
   step.calls_after_kept = step.forward.size();
   step.kept_as = ActivationKind::kExperts;
-  step.kept_for_input_gradient = bytes_of(shape, size.rows, shape.hidden);
+  step.kept_for_input_gradient = bytes_of(shape, size.rows, size.width);
   return step;
 }
 
@@ -513,12 +532,14 @@ Block moe_block(const Shape& shape) {
     for (BlockStep& step : shared) in_layer(std::move(step), kMoe | set_of(RecomputeModule::kSharedExperts));
   };
   const bool one_kernel = in_one_kernel(shape);
+  const bool latent = size.width != shape.hidden;
+  if (latent) in_layer(to_latent(shape, size)).drops_for_weight_gradient |= norm_again;
   in_layer(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
   if (beside) pass_shared_experts();
   if (!one_kernel) in_layer(receive_rows(shape, size, exchanges));
   in_layer(grouped_linear(shape, size,
                           {.name = "moe.fc1",
-                           .in = shape.hidden,
+                           .in = size.width,
                            .out = up,
                            .weights = Split::kColumn,
                            .input_is_cast = size.casts_before,
@@ -534,12 +555,13 @@ Block moe_block(const Shape& shape) {
       in_layer(grouped_linear(shape, size,
                               {.name = "moe.fc2",
                                .in = size.ffn,
-                               .out = shape.hidden,
+                               .out = size.width,
                                .weights = Split::kRow,
                                .keeps_original = blocks::recomputes(shape, RecomputeModule::kMoeActivation),
                                .gradient_is_cast = size.casts_before && shape.plan->weighted_activation}));
   down.drops_for_weight_gradient |= kActivation;
   in_layer(one_kernel ? sum_rows(shape, size) : combine(shape, size));
+  if (latent) in_layer(from_latent(shape, size));
   if (!beside) pass_shared_experts();
   if (shape.model->moe->shared_experts > 0) {
     BlockStep add;

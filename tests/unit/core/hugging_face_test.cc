@@ -215,6 +215,16 @@ const Published kPublished[] = {
          "num_attention_heads": 40, "num_experts_per_tok": 0, "num_hidden_layers": 2, "num_key_value_heads": 8,
          "num_local_experts": 0, "shared_intermediate_size": 8192, "tie_word_embeddings": true, "vocab_size": 100352})",
      2 * (2.0 * 40 * 64 + 2 * 8 * 64 + 3 * 8192) * 2560 + 100352.0 * 2560, 1e-3},
+    // Experts that work on a part of the hidden size, behind one projection and before another.
+    {R"({"model_type": "nemotron_h", "head_dim": 128, "hidden_size": 4096, "hybrid_override_pattern": "E*",
+         "intermediate_size": 2688, "mamba_head_dim": 64, "mamba_num_heads": 128, "mlp_hidden_act": "relu2",
+         "moe_intermediate_size": 2688, "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376,
+         "n_groups": 8, "n_routed_experts": 512, "n_shared_experts": 1, "num_attention_heads": 32,
+         "num_experts_per_tok": 22, "num_hidden_layers": 2, "num_key_value_heads": 2, "ssm_state_size": 128,
+         "vocab_size": 131072})",
+     512 * 2.0 * 2688 * 1024 + 2 * 1024.0 * 4096 + (512 + 2 * 5376.0) * 4096 + (2.0 * 32 + 2 * 2) * 128 * 4096 +
+         2.0 * 131072 * 4096,
+     1e-3},
     // Layers named by words, which are not counted by a key.
     {R"({"model_type": "nemotron_h", "head_dim": 128, "hidden_size": 2688, "intermediate_size": 1856,
          "mamba_head_dim": 64, "mamba_num_heads": 64, "mlp_hidden_act": "relu2", "moe_intermediate_size": 1856,
@@ -453,15 +463,15 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
     EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr(key), HasSubstr("cannot be forecast")));
   }
   // Keys that make another model, also of known types; a value that says that there is none makes nothing.
-  for (const char* more : {R"("moe_latent_size": 1024)", R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])",
-                           R"("attn_type_list": [1, 0])", R"("ffn_config": {"moe_num_experts": 16})",
-                           R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])"}) {
+  for (const char* more :
+       {R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])", R"("attn_type_list": [1, 0])",
+        R"("ffn_config": {"moe_num_experts": 16})", R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])"}) {
     const auto refused = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, more));
     ASSERT_FALSE(refused) << more;
     EXPECT_THAT(to_text(refused.error()), HasSubstr("cannot be")) << more;
   }
-  for (const char* none : {R"("moe_latent_size": null)", R"("loop_num": 1)", R"("attn_type_list": [1, 1])",
-                           R"("num_kv_shared_layers": 0)", R"("use_cla": false)"}) {
+  for (const char* none :
+       {R"("loop_num": 1)", R"("attn_type_list": [1, 1])", R"("num_kv_shared_layers": 0)", R"("use_cla": false)"}) {
     const auto plain = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, none));
     EXPECT_TRUE(plain) << to_text(plain.error());
   }

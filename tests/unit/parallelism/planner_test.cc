@@ -820,6 +820,28 @@ TEST(Planner, ExpertsMayHaveReplicasInOneReplicaOfTheModel) {
   EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("experts.gradients.all_reduce"), 4 * parameters);
 }
 
+// Experts that work on a quarter of the hidden size: tokens travel in that width, and two projections, whole on every
+// rank, bring them there and back (Megatron-Core, moe_layer.py, fc1_latent_proj).
+TEST(Planner, ExpertsOnAPartOfTheHiddenSize) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  const ParallelPlan plan{.dp = 4, .ep = 4};
+  const Training training{4, 1, 512, Precision::kBf16};
+  const double experts = 8 * 3 * 1024;
+  const double whole = model_parameters(model).total() - experts * 512;
+  const Totals wide = totals(planned(model, plan, training));
+  model.moe->latent = 128;
+  EXPECT_DOUBLE_EQ(model_parameters(model).total(), whole + experts * 128 + 2 * 512 * 128);
+  const Totals narrow = totals(planned(model, plan, training));
+  for (const char* name : {"moe.dispatch", "moe.combine", "moe.dispatch.backward", "moe.combine.backward"}) {
+    EXPECT_DOUBLE_EQ(narrow.bytes.at(name), wide.bytes.at(name) / 4) << name;
+  }
+  // 512 tokens, each with two experts, forward and twice backward.
+  const double rows = 2 * 512, saved = 3 * 2 * rows * 3 * 1024 * (512 - 128), added = 3 * 2 * 512.0 * 2 * 512 * 128;
+  EXPECT_DOUBLE_EQ(narrow.gemm_flops, wide.gemm_flops - saved + added);
+  EXPECT_EQ(narrow.nodes.at("moe.latent_up.wgrad"), 1);
+}
+
 // Adam reads a gradient, a master weight and two moments and writes all but the gradient and a bf16 weight: 30 bytes a
 // parameter, 22 with moments in bf16, 18 in 8 bits. In fp32 there is no weight beside the master weight: 2 less.
 TEST(Planner, MomentsOfFewerBitsAreUpdatedSooner) {
