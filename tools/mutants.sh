@@ -183,7 +183,7 @@ a loop holds the most in its first repeat|parallelism/src/schedule_facts.cc|s@st
 the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < layers % parts ? 1 : 0)@(i >= parts - layers % parts ? 1 : 0)@|unit_parallelism property_parallelism
 each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@gathers_messages() ? static_cast<double>(shape_.tp) : 1@gathers_messages() ? 1.0 : 1@|unit_parallelism property_parallelism
 copies of a shard reduce all gradients|parallelism/src/replica_exchange.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
-each rank updates all parameters|parallelism/src/step_end.cc|s@const double owned = updated_parameters(held, plan_);@const double owned = held.total();@|unit_parallelism property_parallelism
+each rank updates all parameters|parallelism/src/step_end.cc|s@const double owned = updated_parameters(held, plan_, shares);@const double owned = held.total();@|unit_parallelism property_parallelism
 a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@kept.chunks) + kept.under_way@kept.chunks) + 0 * kept.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@updated \* sum + whole \* each.weight \* units::B;@updated * sum + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
@@ -195,7 +195,7 @@ a tied table is held once by all stages|parallelism/src/blocks/loss.cc|s@ties_lo
 stages do not sum their copies of the table|parallelism/src/step_end.cc|s@first_holder_ != second_holder_) embedding@first_holder_ == second_holder_) embedding@|unit_parallelism property_parallelism
 the copy of the table for multi-token prediction stays with the loss|parallelism/src/stage_parameters.cc|s@return direction\[position\].stage@return direction.back().stage@|unit_parallelism property_parallelism
 a layout leaves room for what it does not name|parallelism/src/layer_division.cc|s@  if (layers != model.layers) {@  if (layers > model.layers) {@|unit_parallelism property_parallelism
-gradients are cleared that others hold|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? owned : held.total()@shards_gradients(plan_) ? held.total() : held.total()@|unit_parallelism property_parallelism
+gradients are cleared that others hold|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? owned : in_buffers@shards_gradients(plan_) ? in_buffers : in_buffers@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism
 replicas of DualPipe sum what others hold|parallelism/src/step_end.cc|s@const Bytes size = updated_parameters(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
@@ -208,7 +208,7 @@ a channel is two SMs|simulator/src/costs.cc|s@taken.channels / static@2 * taken.
 no time is lost after a failure|simulator/src/time_to_train.cc|s@const double restarts = std::exp(-r);@const double restarts = std::exp(-0 * r);@|unit_simulator property_simulator
 checkpoints come too often|simulator/src/time_to_train.cc|s@std::sqrt(2 \* d \* m)@std::sqrt(d * m)@|unit_simulator property_simulator
 more GPUs fail as rarely as one|simulator/src/time_to_train.cc|s@reliability.gpu_time_between_failures / gpus@reliability.gpu_time_between_failures / 1.0@|unit_simulator property_simulator
-a checkpoint has no master weight|parallelism/src/memory.cc|s@return {low, 4 + state}@return {low, state}@|unit_parallelism unit_simulator
+a checkpoint has no master weight|parallelism/src/memory.cc|s@return {low, 4 + state,@return {low, state,@|unit_parallelism unit_simulator
 GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \* @time.gpu_hours = @|unit_simulator property_simulator
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above)@parts.forecasts_above + parts.rest_above + parts.clock_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
@@ -351,8 +351,12 @@ a gather beside a layer keeps the host waiting|simulator/src/host_waits.cc|s@spa
 a gather in a trace keeps the host waiting|chakra_io/src/annotate.cc|s@launched(wait.launched\[next\]).start@launched(wait.launched[next - 1]).end@|unit_chakra_io
 heads of values have keys of their own|parallelism/src/blocks/delta_net.cc|s@keys(net.key_heads / shape.tp@keys(net.value_heads / shape.tp@|unit_parallelism
 the delta rule keeps no inverse|parallelism/src/blocks/delta_net.cc|s@size.values + size.heads \* kChunk@size.values + 0 * size.heads * kChunk@|unit_parallelism
-the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@const std::int64_t out = (shape.heads + 2 \* shape.kv_heads) \* shape.query_dim + gate_columns(shape);@const std::int64_t out = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;@|unit_parallelism
+the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@out = query + 2 \* key + gate;@out = query + 2 * key;@|unit_parallelism
 the delta rule is in every layer|core/src/model.cc|s@model.delta_net \&\& !model.full_attention_layers.contains(layer)@model.delta_net@|unit_core unit_parallelism
+Muon's products run over the long side|parallelism/src/muon.cc|s@? rows <= columns :@? rows > columns :@|unit_parallelism
+Muon keeps two moments|parallelism/src/memory.cc|s@ - shares.owned \* each.moment@ - 0 * shares.owned * each.moment@|unit_parallelism
+buffers of matrices have no padding|parallelism/src/weight_matrices.cc|s@packing.fullest \* static_cast<double>(ranks) / packing.all@1@|unit_parallelism
+tokens travel to narrow experts in full width|parallelism/src/blocks/moe.cc|s@width(shape.model->moe->latent > 0 ? shape.model->moe->latent : shape.hidden)@width(shape.hidden)@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

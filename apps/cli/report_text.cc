@@ -113,6 +113,7 @@ std::string settings_text(const ParallelPlan& plan) {
       fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
                   kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
                   text_of(plan.recompute), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
+  if (plan.optimizer == OptimizerKind::kMuon) settings += ", Muon";
   if (plan.ep > 1 && plan.expert_imbalance.value > 1 && !(plan.expert_capacity.value > 0))
     settings += fmt::format(", busiest rank of experts {:g} times the mean", plan.expert_imbalance.value);
   if (plan.expert_capacity.value > 0)

@@ -50,7 +50,7 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
 std::vector<Matrices> stage_matrices(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
                                      const ModelParts& parts) {
   std::vector<Matrices> held(static_cast<std::size_t>(plan.pp));
-  if (plan.optimizer != OptimizerKind::kMuon) return held;
+  if (plan.optimizer != OptimizerKind::kMuon || plan.passes != Passes::kTraining) return held;
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       Matrices& stage = held[static_cast<std::size_t>(direction[position].stage)];
