@@ -725,7 +725,7 @@ constexpr Foreign kForeign[] = {
     {"mamba_d_state", "Mamba layers of this type", true},
     {"mb_per_layer", "Mamba layers of this type", true},
     {"attn_layer_period", "Mamba layers", true},
-    {"layers_block_type", "Mamba layers of this type", true},
+    {kBlockTypes, "Mamba layers of this type", true},
     {"ssm_cfg", "Mamba layers of this type", true},
     {"state_size", "Mamba layers of this type", true},
     {"lru_width", "linear recurrent layers", true},
@@ -758,8 +758,8 @@ bool tells_layers(JsonReader& reader) {
                      [](const std::string& type) { return type.ends_with("attention") && type != "linear_attention"; });
 }
 
-// Notes the first key of another model.
-bool is_foreign(JsonReader& reader) {
+// Notes the first key of another model; whether there is one.
+bool note_foreign(JsonReader& reader) {
   const bool told = tells_layers(reader);
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
@@ -795,7 +795,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
-  if (is_foreign(reader)) return;
+  if (note_foreign(reader)) return;
   if (type.empty()) {
     if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
   }

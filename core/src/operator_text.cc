@@ -209,9 +209,6 @@ Result<Operator> operator_from_spec(std::string_view spec) {
   if (!make_kind(kind, &op.kind, std::make_index_sequence<std::variant_size_v<OperatorKind>>())) {
     return wrong(fmt::format("unknown operator \"{}\"", kind.substr(0, 40)), "gemm, attention, elementwise, ...");
   }
-  std::vector<std::string> names{"dtype"};
-  std::visit([&](auto& one) { members(one, [&](std::string_view member, auto&) { names.emplace_back(member); }); },
-             op.kind);
   std::vector<std::string_view> given;
   while (!spec.empty()) {
     const std::string_view assignment = word();
@@ -242,6 +239,9 @@ Result<Operator> operator_from_spec(std::string_view spec) {
           op.kind);
     }
     if (!known) {
+      std::vector<std::string> names{"dtype"};
+      std::visit([&](auto& one) { members(one, [&](std::string_view member, auto&) { names.emplace_back(member); }); },
+                 op.kind);
       return wrong(fmt::format("{} has no \"{}\"", kind, name.substr(0, 40)),
                    fmt::format("{}", fmt::join(names, ", ")));
     }

@@ -34,8 +34,8 @@ class StepPlanner {
         layers_(pipeline.layers),
         parts_(*parts),
         writer_(shape_, mesh_of(plan), parts),
-        matrices_(stage_matrices(plan_, seats_, layers_, parts_)),
-        replicas_(plan_, shape_, parts_, reads_one_table(shape_, seats_, layers_), matrices_, writer_),
+        shares_(stage_shares(plan_, seats_, layers_, parts_)),
+        replicas_(plan_, shape_, parts_, reads_one_table(shape_, seats_, layers_), shares_, writer_),
         fragments_(plan_, shape_, parts_, writer_, replicas_),
         end_(plan_, shape_, seats_, layers_, writer_, replicas_),
         positions_(passes_.positions()),
@@ -59,7 +59,7 @@ class StepPlanner {
       for (const StagePasses::Body& passes : passes_of_stage().bodies) {
         passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
       }
-      end_.add(stage_, held[stage], matrices_[stage], add_body());
+      end_.add(stage_, held[stage], shares_[stage], add_body());
     }
     return std::move(program);
   }
@@ -437,7 +437,7 @@ class StepPlanner {
   const std::vector<LayerRange>& layers_;
   const ModelParts& parts_;
   ProgramWriter writer_;
-  std::vector<Matrices> matrices_;  // by stage
+  std::vector<MatrixShares> shares_;  // by stage
   ReplicaExchange replicas_;
   LayerFragments fragments_;
   StepEnd end_;

@@ -24,7 +24,7 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape) {
 }
 
 ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
-                                 std::span<const Matrices> matrices, ProgramWriter& writer)
+                                 std::span<const MatrixShares> shares, ProgramWriter& writer)
     : plan_(plan),
       shape_(shape),
       parts_(parts),
@@ -35,10 +35,9 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
       gathers_(parts.parts.size()),
       reductions_(parts.parts.size()),
       unpackings_(parts.parts.size()) {
-  for (const Matrices& stage : matrices) {
-    const MatrixShares shares = share_matrices(stage, plan);
-    padding_ = std::max(padding_, shares.padding);
-    expert_padding_ = std::max(expert_padding_, shares.expert_padding);
+  for (const MatrixShares& stage : shares) {
+    padding_ = std::max(padding_, stage.padding);
+    expert_padding_ = std::max(expert_padding_, stage.expert_padding);
   }
 }
 

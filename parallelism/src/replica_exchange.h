@@ -19,9 +19,9 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape);
 // Keeps references to all that it is made of.
 class ReplicaExchange {
  public:
-  // `one_table`: reads_one_table. `matrices`: by stage.
+  // `one_table`: reads_one_table. `shares`: by stage.
   ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
-                  std::span<const Matrices> matrices, ProgramWriter& writer);
+                  std::span<const MatrixShares> shares, ProgramWriter& writer);
 
   // part_parameters.
   RankParameters parameters(Part part, RankParameters ModelPart::*which = &ModelPart::parameters) const;

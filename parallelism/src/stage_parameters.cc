@@ -47,10 +47,11 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
   return held;
 }
 
-std::vector<Matrices> stage_matrices(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
-                                     const ModelParts& parts) {
-  std::vector<Matrices> held(static_cast<std::size_t>(plan.pp));
-  if (plan.optimizer != OptimizerKind::kMuon || plan.passes != Passes::kTraining) return held;
+std::vector<MatrixShares> stage_shares(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
+                                       const ModelParts& parts) {
+  std::vector<MatrixShares> shares(static_cast<std::size_t>(plan.pp));
+  if (plan.optimizer != OptimizerKind::kMuon || plan.passes != Passes::kTraining) return shares;
+  std::vector<Matrices> held(shares.size());
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       Matrices& stage = held[static_cast<std::size_t>(direction[position].stage)];
@@ -58,7 +59,11 @@ std::vector<Matrices> stage_matrices(const ParallelPlan& plan, const Seats& seat
                    [&](const PartRun& run) { add(parts[run.part].matrices, run.count, stage); });
     }
   }
-  return held;
+  for (std::size_t stage = 0; stage < held.size(); ++stage) {
+    const bool alike = stage > 0 && held[stage] == held[stage - 1];
+    shares[stage] = alike ? shares[stage - 1] : share_matrices(held[stage], plan);
+  }
+  return shares;
 }
 
 }  // namespace ns_dist

@@ -37,8 +37,8 @@ inline bool sums_tables(const ParallelPlan& plan, const Seats& seats) {
 std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                              const ModelParts& parts,
                                              RankParameters ModelPart::*which = &ModelPart::parameters);
-// The matrices that the optimizer updates as wholes, by stage.
-std::vector<Matrices> stage_matrices(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
-                                     const ModelParts& parts);
+// Of the matrices that the optimizer updates as wholes, by stage.
+std::vector<MatrixShares> stage_shares(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
+                                       const ModelParts& parts);
 
 }  // namespace ns_dist

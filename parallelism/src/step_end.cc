@@ -58,23 +58,23 @@ RankGroup StepEnd::two_stages(std::int64_t first, std::int64_t last) const {
 }
 
 template <class Make>
-void StepEnd::once(OfParameters& known, const RankParameters& held, const Matrices& matrices, Bodies& body, Make make) {
-  if (known.held != held || known.matrices != matrices) {
-    known = {held, matrices, {}};
+void StepEnd::once(OfParameters& known, const RankParameters& held, const MatrixShares& shares, Bodies& body,
+                   Make make) {
+  if (known.held != held || known.shares != shares) {
+    known = {held, shares, {}};
     known.body.add();
     make(known.body);
   }
   for (const Instruction& instruction : known.body[0]) body.push_back(instruction);
 }
 
-void StepEnd::add(std::int64_t stage, const RankParameters& held, const Matrices& matrices, Bodies& bodies) {
+void StepEnd::add(std::int64_t stage, const RankParameters& held, const MatrixShares& shares, Bodies& bodies) {
   if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
-    once(reductions_, held, matrices, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
+    once(reductions_, held, shares, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
   }
   if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
   if (plan_.passes == Passes::kTraining) {
-    once(optimizer_, held, matrices, bodies,
-         [&](Bodies& body) { optimize(held, share_matrices(matrices, plan_), body); });
+    once(optimizer_, held, shares, bodies, [&](Bodies& body) { optimize(held, shares, body); });
   }
 }
 

@@ -22,18 +22,19 @@ class StepEnd {
   StepEnd(const ParallelPlan& plan, const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
           ProgramWriter& writer, ReplicaExchange& replicas);
 
-  // To the last body of `bodies`, for a stage that trains `held`, of which `matrices` are updated as wholes.
-  void add(std::int64_t stage, const RankParameters& held, const Matrices& matrices, Bodies& bodies);
+  // To the last body of `bodies`, for a stage that trains `held`, of whose matrices ranks have these `shares`.
+  void add(std::int64_t stage, const RankParameters& held, const MatrixShares& shares, Bodies& bodies);
 
  private:
   // What depends on the parameters of a stage alone is made once for stages on end that hold the same.
   struct OfParameters {
     std::optional<RankParameters> held;
-    Matrices matrices;
+    MatrixShares shares;
     Bodies body;
   };
   template <class Make>
-  static void once(OfParameters& known, const RankParameters& held, const Matrices& matrices, Bodies& body, Make make);
+  static void once(OfParameters& known, const RankParameters& held, const MatrixShares& shares, Bodies& body,
+                   Make make);
 
   std::uint32_t meeting(std::uint32_t actors);
   RankGroup two_stages(std::int64_t first, std::int64_t last) const;

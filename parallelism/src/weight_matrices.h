@@ -38,6 +38,7 @@ struct MatrixShares {
   // Elements of the buffers in which gradients are reduced and weights are gathered over the parameters in them. Each
   // rank's part of a buffer is as large as the largest.
   double padding = 1, expert_padding = 1;
+  friend bool operator==(const MatrixShares&, const MatrixShares&) = default;
 };
 // Each rank updates all of its matrices under ZeRO 0. Under ZeRO 1 a matrix belongs to one of the ranks that hold it:
 // from the most work to the least, each to the rank that has the least so far and is not too full (Megatron-Core,
