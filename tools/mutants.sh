@@ -228,6 +228,8 @@ kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@familie
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
 the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
+the search's bound has collectives where they take most|simulator/src/search_bounds.cc|s@least = std::min(least, there->latency)@least = std::max(least, there->latency)@|unit_simulator property_simulator
+the search's bound leaves out groups that lie otherwise|simulator/src/search_bounds.cc|s@std::for_each(others.begin(), others.end(), look);@@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of_step(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of_step(scenario.training)))@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator

@@ -292,6 +292,7 @@ std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, co
   fewer.push_back(gpus / rounder * rounder);
   fewer.push_back(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(gpus - 1))));
   std::sort(fewer.rbegin(), fewer.rend());
+  fewer.erase(std::unique(fewer.begin(), fewer.end()), fewer.end());
   const bool none = found.result.answers.empty();
   Seconds least = none ? kAny : found.result.answers.front().report.step;
   std::string text;

@@ -425,25 +425,22 @@ class Search {
       Scenario each = alone_;
       apply(each, first[i]);
       each.plan.recompute = Recompute::kNone;
-      const PassBounds least = passes_on_one_stage(std::move(each), session_).all;
+      const PassBounds least = least_passes(each, session_).all;
       tell();
       return least;
     });
-    bool known = false, alike = false;  // of the run
     for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
-      if (starts_run(group)) known = false;
       if (bounds_[group].any == kRefused) continue;
       apply(scenario, group);
-      if (!known) alike = stages_are_alike(scenario);
-      known = true;
-      bounds_[group] = on_its_stages(scenario, found[number[group]], alike);
+      bounds_[group] = on_its_stages(scenario, found[number[group]]);
     }
   }
 
   // What decides the passes of one microbatch through the whole model.
   using Passes = std::vector<std::uint32_t>;
   Passes passes_of(std::uint32_t group, const Scenario& scenario, bool recomputes) const {
-    Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), shards_gradients(scenario.plan) ? 1u : 0u};
+    Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), shards_gradients(scenario.plan) ? 1u : 0u,
+               static_cast<std::uint32_t>(distance_of_places(scenario))};
     for (std::size_t i = 0; i < space_.groups; ++i) {
       const bool spreads = i == pp_ || i == dp_ || i == zero_ || i == shard_;
       if (!spreads && (recomputes || i != recompute_)) key.push_back(chosen(group)[i]);
@@ -451,24 +448,22 @@ class Search {
     return key;
   }
 
-  std::shared_ptr<const PassesOfOne> known_passes(std::uint32_t group, const Scenario& scenario) const {
-    const Passes key = passes_of(group, scenario, true);
+  // `placed`: with each stage's collectives where they lie, which is a closer bound, and more to forecast.
+  std::shared_ptr<const PassesOfStages> known_passes(std::uint32_t group, const Scenario& scenario, bool placed) const {
+    Passes key = passes_of(group, scenario, true);
+    if (placed) key.push_back(chosen(group)[pp_]);
     {
       const std::scoped_lock guard(knowing_);
       if (const auto known = known_.find(key); known != known_.end()) return known->second;
     }
-    auto made = std::make_shared<const PassesOfOne>(passes_on_one_stage(scenario, session_));
+    auto made = std::make_shared<const PassesOfStages>(placed ? passes_on_each_stage(scenario, session_)
+                                                              : PassesOfStages{{least_passes(scenario, session_)}});
     const std::scoped_lock guard(knowing_);
-    if (known_.size() * made->parts.size() > kMostKnownParts) known_.clear();
-    return known_.try_emplace(key, std::move(made)).first->second;
+    if (known_parts_ > kMostKnownParts) known_parts_ = 0, known_.clear();
+    known_parts_ += made->size();
+    return known_.try_emplace(std::move(key), std::move(made)).first->second;
   }
 
-  // Whether all stages lie like the first one, which runs the collectives that `on_one_stage` has.
-  static bool stages_are_alike(const Scenario& scenario) {
-    const ParallelPlan& plan = scenario.plan;
-    const bool lie_alike = plan.pp == 1 || mesh_of(plan).stride("pp") % period_of(scenario.cluster) == 0;
-    return lie_alike && on_one_stage(plan).collectives;
-  }
   // Of a step's passes on the fastest stage, for the tokens of the base scenario.
   double to_step(const Scenario& scenario, double seconds) const {
     double fastest = 1;
@@ -476,11 +471,10 @@ class Search {
     return scaled(scenario, seconds / fastest) * (1 - kRounding);
   }
   // `one`: of one microbatch on one stage.
-  PassBounds on_its_stages(const Scenario& scenario, const PassBounds& one, bool alike) const {
+  PassBounds on_its_stages(const Scenario& scenario, const PassBounds& one) const {
     const double share = to_step(scenario, static_cast<double>(microbatches_of(scenario.plan, scenario.training))) /
                          static_cast<double>(scenario.plan.pp);
-    return alike ? PassBounds{one.any * share, one.apart * share}
-                 : PassBounds{one.kernels * share, one.kernels * share};
+    return {one.any * share, one.apart * share};
   }
 
   // ---- Plans ----
@@ -490,17 +484,17 @@ class Search {
   void look_at(std::uint32_t group, Scenario& scenario, double limit, Found& found) const {
     apply(scenario, group);
     const ParallelPlan& plan = scenario.plan;
-    const bool alike = stages_are_alike(scenario);
-    const auto one = known_passes(group, scenario);
-    const PassBounds least = on_its_stages(scenario, one->all, alike);
+    const auto one = known_passes(group, scenario, false);
+    const PassBounds least = on_its_stages(scenario, one->places.front().all);
     if (least.any > limit) return;
+    std::shared_ptr<const PassesOfStages> placed;  // only where some plan may still win
     Texts texts;
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
       const std::uint32_t first = leaf;
       const std::int64_t microbatches = microbatches_of(plan, scenario.training);
       const bool slow = (least.apart > limit && !pairs_passes(plan)) ||
-                        to_step(scenario, pipeline_bound(*one, scenario, microbatches, alike)) > limit;
+                        to_step(scenario, pipeline_bound(*one, scenario, microbatches)) > limit;
       Scenario& below = scenario;
       leaf += static_cast<std::uint32_t>(space_.count(space_.budgets, scenario));
       if (slow) return true;
@@ -516,6 +510,11 @@ class Search {
       }
       if (memory->peak() > scenario.cluster.gpu.memory) {
         found.refuse(memory->peak(), scenario.cluster.gpu.memory, group, first, leaf - first);
+        return true;
+      }
+      if (!placed) placed = known_passes(group, scenario, true);
+      if (to_step(scenario, pipeline_bound(*placed, scenario, microbatches)) > limit) {
+        found.bounded += leaf - first;
         return true;
       }
       std::uint32_t at = first;
@@ -864,7 +863,8 @@ class Search {
   std::vector<PassBounds> bounds_;     // of each group
   std::vector<Family> families_;
   mutable std::mutex knowing_;
-  mutable std::map<Passes, std::shared_ptr<const PassesOfOne>> known_;
+  mutable std::map<Passes, std::shared_ptr<const PassesOfStages>> known_;
+  mutable std::size_t known_parts_ = 0;
   std::vector<Plan> near_;  // plans that may be answers
   double best_ = kForever, least_memory_ = kForever;
   std::uint64_t seen_ = 0;

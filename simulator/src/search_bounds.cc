@@ -2,9 +2,13 @@
 
 #include <array>
 #include <limits>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "clocks/fragment_length.h"
 #include "costs.h"
+#include "group_places.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -18,7 +22,68 @@ bool is_kernel_of_a_pass(const WorkItem& item) {
           item.category == Category::kRecompute);
 }
 
+// A plan's passes on one stage, with its kernels forecast.
+struct OneStage {
+  StepProgram program;
+  std::vector<Forecast> forecasts;  // of works
+};
+
+Result<OneStage> with_one_stage(Scenario scenario, const Session& session) {
+  scenario.plan = on_one_stage(scenario.plan).plan;
+  scenario.training.global_batch = scenario.training.micro_batch * scenario.plan.dp;
+  scenario.stragglers = {};
+  NS_TRY(StepProgram program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
+  NS_TRY(ProgramCosts costs, costs_of(program, scenario, session));
+  for (const Fragment& fragment : program.fragments) {
+    for (const FragmentNode& node : fragment.nodes) {
+      const std::size_t work = index(node.work);
+      const bool of_gradients = program.works[work].name.starts_with("gradients.");
+      if (node.stream == Stream::kShardedWeights || of_gradients) costs.rows[0].forecasts[work].latency = Seconds();
+    }
+  }
+  return OneStage{std::move(program), std::move(costs.rows[0].forecasts)};
+}
+
+// Its passes where each collective of a pass takes `time`.
+template <class Time>
+PassesOfOne passes_with(const OneStage& one, const Model& model, const Time& time) {
+  std::vector<Forecast> forecasts = one.forecasts;
+  for (std::size_t work = 0; work < forecasts.size(); ++work) {
+    const auto* collective = std::get_if<Collective>(&one.program.works[work].work);
+    Seconds& latency = forecasts[work].latency;
+    if (collective != nullptr && latency > Seconds()) latency = time(*collective);
+  }
+  return passes_of_one(one.program, forecasts, model);
+}
+
+// What a collective takes alone; of groups that lie otherwise, the slowest (costs_of). Nothing of one without a
+// forecast.
+Seconds slowest_of(Collective collective, const Mesh& mesh, const Cluster& cluster, const NetworkCost& network) {
+  Seconds slowest;
+  const auto look = [&](const RankGroup& group) {
+    collective.group = group;
+    if (const auto forecast = network.forecast(collective)) slowest = std::max(slowest, forecast->latency);
+  };
+  const std::vector<RankGroup> others = otherwise_placed(collective.group, mesh, cluster);
+  look(RankGroup(collective.group));
+  std::for_each(others.begin(), others.end(), look);
+  return slowest;
+}
+
+PassesOfOne no_passes(const Model& model) {
+  PassesOfOne nothing;
+  nothing.parts.resize(PassesOfOne::part_count(model));
+  return nothing;
+}
+
 }  // namespace
+
+std::int64_t distance_of_places(const Scenario& scenario) {
+  const ParallelPlan& plan = scenario.plan;
+  if (!on_one_stage(plan).collectives) return 0;
+  const std::int64_t period = period_of(scenario.cluster);
+  return plan.pp == 1 ? period : std::gcd(mesh_of(plan).stride("pp"), period);
+}
 
 bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
 
@@ -62,66 +127,92 @@ PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast
     }
   });
   streams[static_cast<std::size_t>(Stream::kCompute)] = all.kernels();
-  found.all = {std::max(all.beside(), *std::max_element(streams.begin(), streams.end())), all.apart(), all.kernels()};
+  found.all = {std::max(all.beside(), *std::max_element(streams.begin(), streams.end())), all.apart()};
   return found;
 }
 
-PassesOfOne passes_on_one_stage(Scenario scenario, const Session& session) {
-  scenario.plan = on_one_stage(scenario.plan).plan;
-  scenario.training.global_batch = scenario.training.micro_batch * scenario.plan.dp;
-  scenario.stragglers = {};
-  PassesOfOne nothing;
-  nothing.parts.resize(PassesOfOne::part_count(scenario.model));
-  const auto program = plan_program(scenario.model, scenario.plan, scenario.training, session.plans());
-  if (!program) return nothing;
-  auto costs = costs_of(*program, scenario, session);
-  if (!costs) return nothing;
-  for (const Fragment& fragment : program->fragments) {
-    for (const FragmentNode& node : fragment.nodes) {
-      const bool of_gradients = program->works[index(node.work)].name.starts_with("gradients.");
-      if (node.stream == Stream::kShardedWeights || of_gradients) {
-        costs->rows[0].forecasts[index(node.work)].latency = Seconds();
-      }
-    }
-  }
-  return passes_of_one(*program, costs->rows[0].forecasts, scenario.model);
+PassesOfOne passes_on_one_stage(const Scenario& scenario, const Session& session) {
+  const auto one = with_one_stage(scenario, session);
+  return one ? passes_of_one(one->program, one->forecasts, scenario.model) : no_passes(scenario.model);
 }
 
-double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike) {
+PassesOfOne least_passes(const Scenario& scenario, const Session& session) {
+  const std::int64_t distance = distance_of_places(scenario), period = period_of(scenario.cluster);
+  if (distance == period) return passes_on_one_stage(scenario, session);
+  const auto one = with_one_stage(scenario, session);
+  if (!one) return no_passes(scenario.model);
+  const NetworkCost& network = session.network(scenario.training.precision);
+  return passes_with(*one, scenario.model, [&](Collective collective) {
+    if (distance == 0) return Seconds();
+    const auto here = network.forecast(collective);
+    Seconds least = here ? here->latency : Seconds();
+    for (Rank place = distance; place < period; place += distance) {
+      collective.group.first += distance;
+      if (const auto there = network.forecast(collective)) least = std::min(least, there->latency);
+    }
+    return least;
+  });
+}
+
+PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session) {
+  const std::int64_t distance = distance_of_places(scenario), period = period_of(scenario.cluster);
+  if (distance == 0 || distance == period) return {{least_passes(scenario, session)}};
+  const auto one = with_one_stage(scenario, session);
+  if (!one) return {{no_passes(scenario.model)}};
+  const Mesh mesh = mesh_of(scenario.plan);
+  const NetworkCost& network = session.network(scenario.training.precision);
+  PassesOfStages found;
+  std::vector<Rank> places;
+  for (std::int64_t stage = 0; stage < scenario.plan.pp; ++stage) {
+    const Rank rank = stage * mesh.stride("pp");
+    const auto known = std::find(places.begin(), places.end(), rank % period);
+    found.of_stage.push_back(static_cast<std::size_t>(known - places.begin()));
+    if (known != places.end()) continue;
+    places.push_back(rank % period);
+    found.places.push_back(passes_with(*one, scenario.model, [&](Collective collective) {
+      collective.group = collective.group.of(rank);
+      return slowest_of(std::move(collective), mesh, scenario.cluster, network);
+    }));
+  }
+  return found;
+}
+
+double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, std::int64_t microbatches) {
   const ParallelPlan& plan = scenario.plan;
   const PipelineSchedule& schedule = traits_of(plan);
   if (!schedule.has_chunks(plan.vpp) || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
   const Seats seats = schedule.seats({plan.pp, microbatches, plan.vpp});
   const auto layers = divide_layers(scenario.model, plan, seats);
   if (!layers) return 0;
-  std::vector<PassesOfOne::Part> positions(layers->size());
-  for (std::size_t i = 0; i < positions.size(); ++i) {
+  const auto part_at = [&](std::size_t i, const PassesOfOne& one) {
     const LayerRange& range = (*layers)[i];
-    if (i == 0) positions[i] += one.embedding();
-    for (std::int64_t j = 0; j < range.count; ++j) positions[i] += one.layer(range.first + j);
-    if (range.predictions > 0) positions[i] += one.predictions();
-    if (i + 1 == positions.size()) positions[i] += one.loss();
-    if (!alike) positions[i] = positions[i].without_collectives();
-  }
+    PassesOfOne::Part part;
+    if (i == 0) part += one.embedding();
+    for (std::int64_t j = 0; j < range.count; ++j) part += one.layer(range.first + j);
+    if (range.predictions > 0) part += one.predictions();
+    if (i + 1 == layers->size()) part += one.loss();
+    return part;
+  };
   struct Stage {
     PassesOfOne::Part work;  // of one microbatch in each direction
     double forward = std::numeric_limits<double>::infinity(), backward = forward;  // before its first position
   };
-  std::vector<Stage> stages(static_cast<std::size_t>(plan.pp));
+  std::vector<Stage> of(static_cast<std::size_t>(plan.pp));
   for (const std::vector<Seat>& direction : seats) {
     double forward = 0, backward = 0;
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      Stage& stage = stages[static_cast<std::size_t>(direction[i].stage)];
-      stage.work += positions[i];
+    for (std::size_t i = 0; i < layers->size(); ++i) {
+      Stage& stage = of[static_cast<std::size_t>(direction[i].stage)];
+      const PassesOfOne::Part part = part_at(i, stages.stage(direction[i].stage));
+      stage.work += part;
       stage.forward = std::min(stage.forward, forward);
       stage.backward = std::min(stage.backward, backward);
-      forward += positions[i].forward;
-      backward += positions[i].backward;
+      forward += part.forward;
+      backward += part.backward;
     }
   }
   const auto times = static_cast<double>(microbatches / static_cast<std::int64_t>(seats.size()));
   double longest = 0;
-  for (const Stage& stage : stages) {
+  for (const Stage& stage : of) {
     const double passes = pairs_passes(plan) ? stage.work.beside() : stage.work.apart();
     // The halves of a split backward pass take longer than the whole. Behind a weight gradient there may be nothing.
     longest = std::max(longest, stage.forward + times * passes + (schedule.splits_backward ? 0 : stage.backward));

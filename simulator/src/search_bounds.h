@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "ns_dist/forecast.h"
@@ -30,9 +31,8 @@ void for_each_instruction(const StepProgram& program, const Actor& actor, const 
 // What passes take at least, in seconds. Of two passes beside each other one may hide the collectives of the other, but
 // not its own; and each stream runs one thing at a time.
 struct PassBounds {
-  double any = 0;      // whatever runs beside what
-  double apart = 0;    // no pass beside another: with the collectives that block
-  double kernels = 0;  // without any collective
+  double any = 0;    // whatever runs beside what
+  double apart = 0;  // no pass beside another: with the collectives that block
 };
 
 // What one microbatch takes at least through a model that one stage holds, and through each part of it: the embedding,
@@ -52,7 +52,6 @@ struct PassesOfOne {
     double kernels() const { return forward_kernels + backward_kernels; }
     double apart() const { return forward + backward; }
     double beside() const { return std::max({forward, backward, kernels()}); }
-    Part without_collectives() const { return {forward_kernels, backward_kernels, forward_kernels, backward_kernels}; }
   };
   PassBounds all;
   std::vector<Part> parts;
@@ -72,10 +71,30 @@ PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast
 
 // The same of a scenario's own passes, without what ZeRO 2 and 3 add for weights and gradients, whose ranks are others
 // on one stage. Of a plan that cannot be built, all is zero.
-PassesOfOne passes_on_one_stage(Scenario scenario, const Session& session);
+PassesOfOne passes_on_one_stage(const Scenario& scenario, const Session& session);
+
+// Where the stages of a plan lie in the period of its cluster: at multiples of this number of ranks. The period itself
+// where all lie like the first one. 0 where a plan with one stage (on_one_stage) has other tensor-, context- or
+// expert-parallel groups.
+std::int64_t distance_of_places(const Scenario& scenario);
+
+// The same, each collective at the place where it takes least, and none where distance_of_places is 0: no stage takes
+// less. Plans that differ in stages, replicas and ZeRO, but not in distance_of_places, have the same.
+PassesOfOne least_passes(const Scenario& scenario, const Session& session);
+
+// The same for each stage, with its collectives where they lie. Stages that lie alike share one element.
+struct PassesOfStages {
+  std::vector<PassesOfOne> places;      // at least one
+  std::vector<std::size_t> of_stage{};  // empty: places[0] for all
+  const PassesOfOne& stage(std::int32_t stage) const {
+    return of_stage.empty() ? places[0] : places[of_stage[static_cast<std::size_t>(stage)]];
+  }
+  std::size_t size() const { return places.size() * places[0].parts.size(); }
+};
+PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session);
 
 // What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
-// the first microbatch's passes through what lies before this stage. `alike`: all stages are.
-double pipeline_bound(const PassesOfOne& one, const Scenario& scenario, std::int64_t microbatches, bool alike);
+// the first microbatch's passes through what lies before this stage.
+double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, std::int64_t microbatches);
 
 }  // namespace ns_dist

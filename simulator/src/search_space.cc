@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -451,12 +452,16 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
 std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
   if (!level.given.empty()) return level.given;
   Texts all = level.free(scenario, common);
+  std::map<std::string_view, std::string> others;  // values of other fields, which are the same for all of the level's
   for (const std::size_t number : level.limits) {
     const FieldLimit& limit = base.framework_only[number];
     Texts offered;
     for (const std::string& text : all) {
       const auto value = [&](std::string_view field) {
-        return field == level.field ? text : value_of(scenario, field);
+        if (field == level.field) return text;
+        const auto [known, is_new] = others.try_emplace(field);
+        if (is_new) known->second = value_of(scenario, field);
+        return known->second;
       };
       if (!breaks(limit, value)) offered.push_back(text);
     }

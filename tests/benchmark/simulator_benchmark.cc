@@ -82,18 +82,31 @@ void ReportDefault(benchmark::State& state) {
 }
 BENCHMARK(ReportDefault)->Unit(benchmark::kMillisecond);
 
-// 788,400 plans of experts, of which most do not fit or are slow.
-void SearchExperts(benchmark::State& state) {
-  SearchRequest request;
-  request.fixed.set("model", "mixtral-8x7b").set("training/global_batch", 256);
-  request.gpus = 64;
+void time_search(benchmark::State& state, SearchRequest request) {
   const auto space = SearchSpace::make(std::move(request), Catalog::standard());
   const auto session = Session::make(space->base());
   for (auto _ : state) benchmark::DoNotOptimize(search(*space, *session));
   const double plans = static_cast<double>(space->size()) * static_cast<double>(state.iterations());
   state.counters["plans/s"] = benchmark::Counter(plans, benchmark::Counter::kIsRate);
 }
+
+// 788,400 plans of experts, of which most do not fit or are slow.
+void SearchExperts(benchmark::State& state) {
+  SearchRequest request;
+  request.fixed.set("model", "mixtral-8x7b").set("training/global_batch", 256);
+  request.gpus = 64;
+  time_search(state, std::move(request));
+}
 BENCHMARK(SearchExperts)->Unit(benchmark::kMillisecond);
+
+// On racks of 72 GPUs, where the stages of most plans lie in several ways.
+void SearchRacks(benchmark::State& state) {
+  SearchRequest request;
+  request.fixed.set("model", "qwen3-30b-a3b").set("machine/gpu", "gb200").set("training/global_batch", 288);
+  request.gpus = 144;
+  time_search(state, std::move(request));
+}
+BENCHMARK(SearchRacks)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace ns_dist

@@ -41,13 +41,14 @@ Scenario small_work() {
   }
   // So little memory that some plans do not fit.
   scenario.cluster.gpu.memory = *rc::gen::element(1.3, 1.6, 2.0, 4.0, 80.0) * units::GiB;
-  scenario.cluster.levels.front().size = *rc::gen::element<std::int64_t>(2, 4, 8);
+  // With 3 and 6, groups of 2 and 4 ranks lie across nodes in some stages and not in others.
+  scenario.cluster.levels.front().size = *rc::gen::element<std::int64_t>(2, 3, 4, 6, 8);
   return scenario;
 }
 
 SearchRequest small_request(Scenario work) {
   SearchRequest request;
-  request.gpus = *rc::gen::element<std::int64_t>(4, 8, 16);
+  request.gpus = work.cluster.levels.front().size % 3 == 0 ? 12 : *rc::gen::element<std::int64_t>(4, 8, 16);
   work.plan.dp = *request.gpus;
   request.from = std::make_shared<const Scenario>(std::move(work));
   const auto some = [](std::vector<std::string> values) {

@@ -2,34 +2,73 @@
 
 #include <gtest/gtest.h>
 
+#include "ns_dist/catalog.h"
+
 namespace ns_dist {
 namespace {
 
 // Four layers of 1 s forward and 2 s backward, half of it kernels; nothing before and behind them.
-PassesOfOne four_layers() {
+PassesOfOne four_layers(double times = 1) {
   PassesOfOne one;
   one.parts.resize(7);
-  for (std::size_t layer = 1; layer <= 4; ++layer) one.parts[layer] = {1, 2, 0.5, 1};
+  for (std::size_t layer = 1; layer <= 4; ++layer) one.parts[layer] = {times, 2 * times, 0.5, 1};
   return one;
 }
 
-double bound(const char* schedule, bool alike = true) {
+double bound(const char* schedule, const PassesOfStages& stages = {{four_layers()}}) {
   Scenario scenario;
   scenario.model.layers = 4;
   scenario.plan.pp = 2;
   scenario.plan.schedule = schedule;
-  return pipeline_bound(four_layers(), scenario, 4, alike);
+  return pipeline_bound(stages, scenario, 4);
 }
 
 // (m + p - 1) (t_f + t_b) of Narayanan et al. 2021, s.2.2: (4 + 2 - 1) x (2 + 4).
 TEST(SearchBounds, OnEvenStagesTheBoundIsTheStepOf1F1B) { EXPECT_DOUBLE_EQ(bound("1f1b"), 30); }
 
-// Stages that run other collectives are bounded by kernels alone.
-TEST(SearchBounds, OfStagesThatLieOtherwiseOnlyKernelsCount) { EXPECT_DOUBLE_EQ(bound("1f1b", false), 15); }
+// Four times 1.5 x (2 + 4) s of the second stage, between 2 s forward and 4 s backward on the first.
+TEST(SearchBounds, TheStageWithTheSlowerCollectivesBinds) {
+  EXPECT_DOUBLE_EQ(bound("1f1b", {{four_layers(), four_layers(1.5)}, {0, 1}}), 2 + 4 * 9 + 4);
+}
 
 // Beside each other, one pass hides the collectives of the other, but not its own: four times 4 s of backward passes,
 // behind 2 s forward and before 4 s backward on the first stage.
 TEST(SearchBounds, PairedPassesHideEachOthersCollectives) { EXPECT_DOUBLE_EQ(bound("combined-1f1b"), 2 + 4 * 4 + 4); }
+
+// Racks of 72 GPUs, experts over 16 of them.
+Scenario on_racks(std::int64_t pp, std::int64_t dp) {
+  ScenarioSpec spec;
+  spec.set("model", "deepseek-v3").set("machine/gpu", "gb200").set("plan/pp", pp).set("plan/dp", dp);
+  spec.set("plan/ep", 16).set("training/global_batch", 8 * dp).set("machine/nodes", (pp * dp + 71) / 72);
+  return *resolve(spec, Catalog::standard());
+}
+
+TEST(SearchBounds, StagesLieAtMultiplesOfTheirSizeInARack) {
+  EXPECT_EQ(distance_of_places(on_racks(1, 288)), 72);
+  EXPECT_EQ(distance_of_places(on_racks(2, 144)), 72);  // two racks each: all lie alike
+  EXPECT_EQ(distance_of_places(on_racks(6, 48)), 24);
+  Scenario scenario = on_racks(6, 48);
+  scenario.plan.order = "tp-cp-pp-ep-dp";  // experts' ranks are 6 apart, on one stage 1
+  EXPECT_EQ(distance_of_places(scenario), 0);
+}
+
+// Six stages of 48 ranks begin at 0, 48 and 24 of a rack, and again. Of their three groups of 16 one lies across two
+// racks in the second stage alone, at 64.
+TEST(SearchBounds, OnlyTheStageWithAGroupAcrossRacksIsSlower) {
+  const Scenario scenario = on_racks(6, 48);
+  const auto session = Session::make(scenario);
+  ASSERT_TRUE(session.has_value());
+  const PassesOfOne least = least_passes(scenario, *session);
+  const PassesOfStages stages = passes_on_each_stage(scenario, *session);
+  ASSERT_EQ(stages.of_stage, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));
+  const auto layer = [](const PassesOfOne& one) { return one.layer(60); };  // with experts
+  EXPECT_DOUBLE_EQ(layer(stages.stage(0)).forward, layer(least).forward);
+  EXPECT_GT(layer(stages.stage(1)).forward, 1.2 * layer(least).forward);
+  EXPECT_DOUBLE_EQ(layer(stages.stage(2)).forward, layer(least).forward);
+  for (std::int32_t stage = 0; stage < 6; ++stage) {
+    EXPECT_DOUBLE_EQ(layer(stages.stage(stage)).kernels(), layer(least).kernels());
+  }
+}
 
 }  // namespace
 }  // namespace ns_dist
