@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ns_dist/catalog.h"
 
 namespace ns_dist {
@@ -68,6 +70,25 @@ TEST(SearchBounds, OnlyTheStageWithAGroupAcrossRacksIsSlower) {
   for (std::int32_t stage = 0; stage < 6; ++stage) {
     EXPECT_DOUBLE_EQ(layer(stages.stage(stage)).kernels(), layer(least).kernels());
   }
+}
+
+// Nine stages of 32 ranks lie at multiples of 8. A group of 16 at 64 would lie across two racks, so it is not the
+// least.
+TEST(SearchBounds, ACollectiveCountsWhereItTakesLeast) {
+  const Scenario scenario = on_racks(9, 32);
+  ASSERT_EQ(distance_of_places(scenario), 8);
+  const auto session = Session::make(scenario);
+  ASSERT_TRUE(session.has_value());
+  const PassesOfOne least = least_passes(scenario, *session);
+  const PassesOfStages stages = passes_on_each_stage(scenario, *session);
+  double longest = 0;
+  for (std::int32_t stage = 0; stage < 9; ++stage) {
+    const double forward = stages.stage(stage).layer(60).forward;
+    EXPECT_GE(forward, (1 - 1e-12) * least.layer(60).forward);
+    longest = std::max(longest, forward);
+  }
+  EXPECT_DOUBLE_EQ(stages.stage(0).layer(60).forward, least.layer(60).forward);
+  EXPECT_GT(longest, 1.2 * least.layer(60).forward);
 }
 
 }  // namespace
