@@ -44,7 +44,7 @@ an all-gather has the size of its result|core/src/astra_network.cc|s@gathers ? s
 a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return most;@if (skew >= 0) return most;@|unit_core
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
-a GPT-2's MLP is no wider than the model|core/src/hugging_face.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
+a GPT-2's MLP is no wider than the model|core/src/hugging_face_families.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 a tile has no ramp|compute_model/src/families/gemm.cc|s@(k + ramp)@(k + 0 * ramp)@|unit_compute_model property_compute_model
 launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model

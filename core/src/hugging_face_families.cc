@@ -1,0 +1,632 @@
+// Hugging Face config.json files: the keys of transformers' configuration classes, with their documented defaults.
+//
+// Keys tell most of a model. What its class does without saying so is a row of kFamilies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "hugging_face.h"
+
+namespace ns_dist::hugging_face {
+namespace {
+
+constexpr std::int64_t kMostTokens = 1'000'000'000;
+
+// What a class takes for keys that published files leave out.
+struct Default {
+  std::string_view model_type, key;
+  std::int64_t value;
+};
+constexpr Default kDefaults[] = {
+    {"gemma2", "head_dim", 256},
+    {"gemma3_text", "num_attention_heads", 8},
+    {"gemma3_text", "num_key_value_heads", 4},
+    {"gemma3_text", "head_dim", 256},
+    {"gemma3_text", "vocab_size", 262208},
+    {"gemma3_text", "max_position_embeddings", 131072},
+    {"mixtral", "num_local_experts", 8},
+    {"mixtral", "num_experts_per_tok", 2},
+    {"qwen3", "head_dim", 128},
+    {"gpt_oss", "num_experts_per_tok", 4},
+    {"deepseek_v3", "n_group", 8},
+    {"deepseek_v3", "topk_group", 4},
+};
+
+}  // namespace
+
+bool present(const JsonReader& reader, std::string_view key) { return reader.has(key) && !reader.is_null(key); }
+
+bool active(JsonReader& reader, std::string_view key) {
+  if (!present(reader, key)) return false;
+  const std::string value = reader.json(key, Presence::kOptional);
+  constexpr std::array<std::string_view, 7> kNothing = {"0", "1", "false", "[]", "{}", "\"\"", "0.0"};
+  return std::find(kNothing.begin(), kNothing.end(), value) == kNothing.end();
+}
+
+std::string_view first_of(const JsonReader& reader, Keys keys) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](std::string_view key) { return present(reader, key); });
+  return found == keys.end() ? *(keys.end() - 1) : *found;
+}
+
+std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most) {
+  const std::string_view key = first_of(reader, keys);
+  for (const Default& known : kDefaults) {
+    if (known.model_type == family.model_type && known.key == key && !present(reader, key)) return known.value;
+  }
+  return reader.integer(key, 1, most);
+}
+
+bool has_no_gate(std::string_view name) { return name == "relu2" || name == "squared_relu" || name == "xielu"; }
+
+std::string activation_of(JsonReader& reader, const Family& family) {
+  const std::string name =
+      reader.text(first_of(reader, {"hidden_activation", "mlp_hidden_act", "hidden_act"}), Presence::kOptional);
+  return name.empty() ? std::string(family.activation) : name;
+}
+
+namespace {
+
+// As `size`, where a file may leave it out.
+std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::int64_t fallback,
+                     std::int64_t most = kMostSize) {
+  const std::string_view key = first_of(reader, keys);
+  const bool has_default = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const Default& known) {
+    return known.model_type == family.model_type && known.key == key;
+  });
+  return present(reader, key) || has_default ? size(reader, family, keys, most) : fallback;
+}
+
+bool is_activation(std::string_view name) {
+  return name.empty() || name == "silu" || name == "swish" || name == "swiglu" || name == "quick_gelu" ||
+         name.starts_with("gelu") || name.starts_with("relu") || has_no_gate(name);
+}
+
+Activation gated(const std::string& name) {
+  return name.starts_with("gelu") ? Activation::kGeglu : Activation::kSwiglu;
+}
+
+Activation plain(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "relu2" || name == "squared_relu") return Activation::kSquaredRelu;
+  return name == "gelu_new" || name == "gelu_fast" ? Activation::kGeluNew : Activation::kGelu;
+}
+
+// Layers, hidden size and heads.
+void read_body(JsonReader& reader, const Family& family, Model& model) {
+  // Files that name each layer may not count them.
+  const auto named = present(reader, kBlockTypes) ? std::ssize(reader.texts(kBlockTypes)) : 0;
+  const Keys layers = {"n_layer", "n_layers", "num_layers", "num_hidden_layers"};
+  model.layers =
+      named > 0 ? size_or(reader, family, layers, named, kMostLayers) : size(reader, family, layers, kMostLayers);
+  model.hidden = size(reader, family, {"n_embd", "n_embed", "d_model", "hidden_size"});
+  model.heads = size(reader, family, {"n_head", "n_heads", "num_attention_heads"});
+  model.kv_heads = model.heads;
+}
+
+// gpt2: GPT2Config. n_inner null means 4 n_embd. Its descendants: gpt_bigcode has one key-value head for all, gptj has
+// rotary positions and parallel branches.
+void read_gpt2(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  if (family.model_type == "gpt_bigcode" && reader.boolean("multi_query", true)) model.kv_heads = 1;
+  model.ffn = size_or(reader, family, {"n_inner"}, 4 * model.hidden);
+  model.sequence = size_or(reader, family, {"n_positions", "n_ctx"}, 1024, kMostTokens);
+  model.branches = family.branches;
+  if (family.model_type == "gptj") {
+    model.position = PositionKind::kRotary;
+    model.rotary_dim = size_or(reader, family, {"rotary_dim"}, 64);
+  } else {
+    model.position_table = model.sequence;
+  }
+  const std::string activation = reader.text("activation_function", Presence::kOptional);
+  model.gated_mlp = activation == "swiglu";
+  model.activation = model.gated_mlp ? Activation::kSwiglu : plain(activation);
+  model.dropout = reader.number("resid_pdrop", 0, 1, Presence::kOptional, 0.1) > 0;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+}
+
+// opt: OPTConfig. Its position table has two rows more than positions (an offset of the embedding).
+void read_opt(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = reader.integer("ffn_dim", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.position_table = model.sequence + 2;
+  model.activation = plain(reader.text("activation_function", Presence::kOptional));
+  model.dropout = reader.number("dropout", 0, 1, Presence::kOptional, 0.1) > 0;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+  if (reader.integer("word_embed_proj_dim", 1, kMostSize, Presence::kOptional, model.hidden) != model.hidden) {
+    model.warnings.emplace_back("\"word_embed_proj_dim\" is left out: embeddings are as wide as layers");
+  }
+}
+
+void read_bert(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 512, kMostTokens);
+  model.position_table = model.sequence;
+  model.activation = plain(reader.text("hidden_act", Presence::kOptional));
+  model.dropout = reader.number("hidden_dropout_prob", 0, 1, Presence::kOptional, 0.1) > 0;
+  model.embedding_norm = true;
+  model.bidirectional = !reader.boolean("is_decoder", false);
+}
+
+// bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.
+void read_bloom(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = 4 * model.hidden;
+  model.sequence = size_or(reader, family, {"seq_length"}, 2048, kMostTokens);
+  model.position = PositionKind::kAlibi;
+  model.embedding_norm = true;
+  model.dropout = reader.number("hidden_dropout", 0, 1, Presence::kOptional, 0) > 0;
+}
+
+// mpt: MPTConfig.
+void read_mpt(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = model.hidden * reader.integer("expansion_ratio", 1, 1'000, Presence::kOptional, 4);
+  model.sequence = size_or(reader, family, {"max_seq_len"}, 2048, kMostTokens);
+  model.position = PositionKind::kAlibi;
+  model.bias = !reader.boolean("no_bias", true);
+  if (!present(reader, "attn_config")) return;
+  reader.object("attn_config", [&](JsonReader& attention) {
+    attention.accept_unknown_keys();
+    attention.treat_null_as_missing();
+    model.kv_heads = attention.integer("kv_n_heads", 1, kMostSize, Presence::kOptional, model.heads);
+    if (attention.boolean("rope", false)) {
+      model.position = PositionKind::kRotary;
+    } else if (!attention.boolean("alibi", true)) {
+      model.position = PositionKind::kLearned;
+      model.position_table = model.sequence;
+    }
+  });
+}
+
+// Of a file without a size of heads: the hidden size over the heads, rounded down as in the classes. Latent attention
+// has sizes of its own.
+void share_hidden(Model& model, bool latent = false) {
+  if (model.heads == 0) return;
+  model.head_dim = model.hidden / model.heads;
+  if (latent || model.hidden % model.heads == 0) return;
+  model.warnings.push_back(
+      fmt::format("no \"head_dim\", and {} heads do not divide the hidden size {}: heads of {} are taken", model.heads,
+                  model.hidden, model.head_dim));
+}
+
+// gpt_neox: GPTNeoXConfig.
+void read_gpt_neox(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  share_hidden(model);
+  model.ffn = reader.integer("intermediate_size", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.position = PositionKind::kRotary;
+  const double rotated = reader.number("rotary_pct", 0, 1, Presence::kOptional, 0.25);
+  model.rotary_dim = std::lround(rotated * static_cast<double>(model.head_dim));
+  if (reader.boolean("use_parallel_residual", true)) model.branches = Branches::kParallelTwoNorms;
+  model.activation = plain(reader.text("hidden_act", Presence::kOptional));
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", false);
+}
+
+// falcon: FalconConfig.
+void read_falcon(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  const bool grouped = reader.boolean("new_decoder_architecture", false);
+  if (grouped) {
+    model.kv_heads = size_or(reader, family, {"num_kv_heads"}, model.heads);
+  } else if (reader.boolean("multi_query", true)) {
+    model.kv_heads = 1;
+  }
+  model.ffn = size_or(reader, family, {"ffn_hidden_size"}, 4 * model.hidden);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.position = reader.boolean("alibi", false) ? PositionKind::kAlibi : PositionKind::kRotary;
+  model.bias = reader.boolean("bias", false);
+  if (grouped) {
+    const bool one = reader.integer("num_ln_in_parallel_attn", 1, 2, Presence::kOptional, 2) == 1;
+    model.branches = one ? Branches::kParallel : Branches::kParallelTwoNorms;
+  } else if (reader.boolean("parallel_attn", true)) {
+    model.branches = Branches::kParallel;
+  }
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+}
+
+// ---- Llama and what derives from it ----
+
+std::vector<bool> none_of_layers(const Model& model) {
+  return std::vector<bool>(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+}
+
+// The layers that an array of layer numbers names.
+LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& model, bool named) {
+  std::vector<bool> member = none_of_layers(model);
+  member.assign(member.size(), !named);
+  for (const double layer : reader.numbers(key, 0, static_cast<double>(kMostSize), Presence::kOptional)) {
+    if (const auto at = static_cast<std::size_t>(layer); at < member.size()) member[at] = named;
+  }
+  return LayerSet::of(member);
+}
+
+// "layer_types" names the attention of each layer. Returns those that see all tokens. `other`: what others are.
+LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
+  const std::vector<std::string> types = reader.texts("layer_types");
+  std::vector<bool> full = none_of_layers(model);
+  if (types.size() < full.size()) {
+    reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), full.size()),
+                "one entry for each layer");
+    return {};
+  }
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    full[i] = types[i] == "full_attention" || types[i] == "attention";
+    if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
+    reader.note(fmt::format("layer_types/{}", i),
+                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
+                fmt::format("\"full_attention\" or \"{}\"", fmt::join(other, "\" or \"")));
+    return {};
+  }
+  return LayerSet::of(full);
+}
+
+// Which tokens a layer sees, and whether it knows their positions.
+void read_attention_layers(JsonReader& reader, const Family& family, Model& model) {
+  if (family.full_is_unrotated || present(reader, "no_rope_layers")) {
+    // 1 is a layer with positions, 0 is one without.
+    const std::vector<double> flags = reader.numbers("no_rope_layers", 0, 1, Presence::kOptional);
+    std::vector<bool> unrotated;
+    for (const double flag : flags) unrotated.push_back(flag == 0);
+    const std::int64_t interval =
+        reader.integer("no_rope_layer_interval", 1, kMostSize, Presence::kOptional, family.full_every);
+    model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
+  }
+  const bool has_types = present(reader, "layer_types");
+  const LayerSet full =
+      has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
+  model.chunked_attention = present(reader, "attention_chunk_size");
+  const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
+  const bool windowed = reader.boolean("use_sliding_window", !family.model_type.starts_with("qwen"));
+  if (!windowed || !present(reader, window)) return;
+  model.sliding_window = reader.integer(window, 0, kMostTokens);
+  if (has_types) {
+    model.full_attention_layers = full;
+  } else if (model.chunked_attention) {
+    model.full_attention_layers = model.no_rotary_layers;
+  } else if (present(reader, "use_sliding_window") && present(reader, "max_window_layers")) {
+    std::vector<bool> bottom = none_of_layers(model);
+    const auto count = static_cast<std::size_t>(reader.integer("max_window_layers", 0, kMostSize));
+    std::fill_n(bottom.begin(), std::min(count, bottom.size()), true);
+    model.full_attention_layers = LayerSet::of(bottom);
+  } else if (const std::string_view pattern = first_of(reader, {"_sliding_window_pattern", "sliding_window_pattern"});
+             present(reader, pattern)) {
+    model.full_attention_layers = {.every = reader.integer(pattern, 1, kMostSize), .listed = {}};
+  } else {
+    model.full_attention_layers.every = family.full_every;
+  }
+}
+
+// What an object of a file says of rotary positions, where the file has it.
+template <class Read>
+void read_rope(JsonReader& reader, std::string_view key, const Read& read) {
+  if (!present(reader, key)) return;
+  reader.object(key, [&](JsonReader& rope) {
+    rope.accept_unknown_keys();
+    rope.treat_null_as_missing();
+    read(rope);
+  });
+}
+
+// Tokens of a pre-training sequence: what positions were stretched from, where a file says that.
+std::int64_t read_sequence(JsonReader& reader, const Family& family) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  std::int64_t original = reader.integer(kOriginal, 1, kMostTokens, Presence::kOptional, 0);
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    read_rope(reader, key, [&](JsonReader& rope) {
+      if (present(rope, kOriginal)) original = rope.integer(kOriginal, 1, kMostTokens);
+    });
+  }
+  if (original > 0) return original;
+  if (!present(reader, "seq_length") && !present(reader, "max_position_embeddings")) {
+    for (const std::string_view key : {"model_max_length", "max_seq_len", "max_sequence_length"}) {
+      if (present(reader, key)) return reader.integer(key, 1, kMostTokens);
+    }
+  }
+  return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
+}
+
+void read_latent_attention(JsonReader& reader, Model& model) {
+  LatentAttention mla;
+  mla.q_rank = reader.integer("q_lora_rank", 0, kMostSize, Presence::kOptional, 0);
+  mla.kv_rank = reader.integer("kv_lora_rank", 1, kMostSize);
+  mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMostSize);
+  mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMostSize);
+  mla.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
+  model.mla = mla;
+  model.qkv_bias = false;
+  model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
+}
+
+// The gated delta rule, in all layers but those with attention (Qwen3NextConfig).
+void read_delta_net(JsonReader& reader, Model& model) {
+  DeltaNet net;
+  const auto read = [&](std::string_view key, std::int64_t fallback) {
+    return reader.integer(key, 1, kMostSize, Presence::kOptional, fallback);
+  };
+  net.key_heads = read("linear_num_key_heads", 16);
+  net.value_heads = read("linear_num_value_heads", 32);
+  net.key_dim = read("linear_key_head_dim", 128);
+  net.value_dim = read("linear_value_head_dim", 128);
+  net.convolution = read("linear_conv_kernel_dim", net.convolution);
+  model.delta_net = net;
+  model.full_attention_layers = present(reader, "layer_types")
+                                    ? read_layer_types(reader, model, {"linear_attention"})
+                                    : LayerSet{.every = read("full_attention_interval", 4), .listed = {}};
+}
+
+void read_experts(JsonReader& reader, const Family& family, Model& model) {
+  Experts moe;
+  moe.experts = size(reader, family, {"n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts"});
+  moe.top_k = size(reader, family, {"experts_per_token", "moe_k", "num_experts_per_tok"});
+  moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
+  model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
+  const std::string_view width = first_of(reader, {"shared_expert_intermediate_size", "shared_intermediate_size",
+                                                   "share_expert_dim", "moe_shared_expert_intermediate_size"});
+  // Of files that give a width alone; of width 0 there is none.
+  const bool has_width = present(reader, width) && reader.integer(width, 0, kMostSize) > 0;
+  const std::int64_t fallback = family.shared_expert || has_width ? 1 : 0;
+  moe.shared_experts = reader.integer(
+      first_of(reader, {"num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "n_shared_experts"}), 0,
+      kMostSize, Presence::kOptional, fallback);
+  if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
+  moe.shared_gate = present(reader, "shared_expert_intermediate_size");
+  // An MLP for all tokens beside the experts: of the layers' width (Grok-2), or as wide as the hidden states (Arctic).
+  const bool beside = reader.boolean("use_residual", false) || reader.boolean("parallel_attn_mlp_res", false);
+  if (moe.shared_experts == 0 && (beside || reader.boolean("residual_moe", false))) {
+    moe.shared_experts = 1;
+    moe.shared_expert_ffn = beside ? model.hidden : model.ffn;
+  }
+  moe.latent = reader.integer("moe_latent_size", 0, kMostSize, Presence::kOptional, 0);
+  // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
+  if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
+    moe.groups = size_or(reader, family, {"n_group"}, 1);
+    moe.top_groups = size_or(reader, family, {"topk_group"}, moe.groups);
+  }
+  moe.first_dense_layers =
+      reader.integer(first_of(reader, {"num_dense_layers", "moe_layer_start_index", "first_k_dense_replace"}), 0,
+                     kMostSize, Presence::kOptional, 0);
+  if (present(reader, "mlp_layer_types")) {
+    const std::vector<std::string> types = reader.texts("mlp_layer_types");
+    std::vector<bool> member = none_of_layers(model);
+    for (std::size_t i = 0; i < std::min(member.size(), types.size()); ++i) member[i] = types[i] == "sparse";
+    moe.layers = LayerSet::of(member);
+    moe.first_dense_layers = 0;
+  } else if (present(reader, "moe_layers")) {
+    moe.layers = listed_layers(reader, "moe_layers", model, true);
+  } else {
+    moe.layers.every =
+        size_or(reader, family, {"interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step"}, 1);
+    if (const LayerSet experts = listed_layers(reader, "mlp_only_layers", model, false); experts.every != 1) {
+      std::vector<bool> member = none_of_layers(model);
+      for (std::size_t i = 0; i < member.size(); ++i) {
+        const auto layer = static_cast<std::int64_t>(i);
+        member[i] = moe.layers.contains(layer) && experts.contains(layer);
+      }
+      moe.layers = LayerSet::of(member);
+    }
+  }
+  model.moe = std::move(moe);
+}
+
+// kBlockTypes names each layer as kLayerPattern does by a letter.
+std::string pattern_of_blocks(JsonReader& reader) {
+  constexpr std::pair<std::string_view, char> kLetters[] = {{"mamba", 'M'},     {"linear_attention", 'M'},
+                                                            {"attention", '*'}, {"full_attention", '*'},
+                                                            {"mlp", '-'},       {"moe", 'E'}};
+  std::string pattern;
+  for (const std::string& type : reader.texts(kBlockTypes)) {
+    const auto letter =
+        std::find_if(std::begin(kLetters), std::end(kLetters), [&](const auto& each) { return each.first == type; });
+    if (letter == std::end(kLetters)) {
+      reader.note(fmt::format("{}/{}", kBlockTypes, pattern.size()),
+                  fmt::format("layers of \"{}\" cannot be forecast", shortened(type)),
+                  "\"mamba\", \"attention\", \"mlp\" or \"moe\"");
+      return pattern;
+    }
+    pattern += letter->second;
+  }
+  return pattern;
+}
+
+void read_decoder(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.kv_heads = size_or(reader, family, {"num_kv_heads", "num_key_value_heads"}, model.heads);
+  model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"}, 0);
+  const bool latent = present(reader, "kv_lora_rank");
+  if (model.head_dim == 0) share_hidden(model, latent);
+  // Files without a dense layer may have no width of one.
+  const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
+  model.ffn = reader.integer(all_experts ? "moe_intermediate_size" : "intermediate_size", 1, kMostSize);
+  model.sequence = read_sequence(reader, family);
+  const std::string activation = activation_of(reader, family);
+  if (!is_activation(activation)) {
+    model.warnings.push_back(fmt::format("activation \"{}\" is not known: read as {}", shortened(activation),
+                                         family.gated ? "SwiGLU" : "GELU"));
+  }
+  model.gated_mlp = family.gated;
+  model.activation = family.gated ? gated(activation) : plain(activation);
+  model.norm = family.norm;
+  model.norm_placement = family.placement;
+  model.branches = family.branches;
+  if (family.branches == Branches::kParallelTwoNorms && !reader.boolean("use_parallel_residual", false)) {
+    model.branches = Branches::kSequential;
+  }
+  model.position = PositionKind::kRotary;
+  model.bias = reader.boolean("use_bias", family.bias);
+  model.qkv_bias = reader.boolean(first_of(reader, {"attention_bias", "use_qkv_bias", "qkv_bias"}), family.qkv_bias);
+  if (reader.boolean("use_qk_norm", family.qk_norm != QueryKeyNorm::kNone)) {
+    model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
+  }
+  double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
+  read_rope(reader, "rope_parameters", [&](JsonReader& rope) {
+    rotated = rope.number("partial_rotary_factor", 0, 1, Presence::kOptional, rotated);
+  });
+  if (rotated > 0 && rotated < 1) {
+    model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
+  }
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+  model.attention_sinks = family.sinks;
+  model.attention_gate = reader.boolean("attn_output_gate", family.attention_gate);
+  if (present(reader, "use_bidirectional_attention")) {
+    model.bidirectional = reader.json("use_bidirectional_attention", Presence::kOptional) == "true";
+  }
+  if (reader.boolean("mlp_bias", model.bias) && !model.bias) {
+    model.warnings.emplace_back("\"mlp_bias\" is left out: no linear layer but those before attention has biases");
+  }
+  family.delta ? read_delta_net(reader, model) : read_attention_layers(reader, family, model);
+  model.prediction_layers =
+      reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_mtp_modules", "num_nextn_predict_layers"}), 0,
+                     1'000, Presence::kOptional, 0);
+  if (latent) read_latent_attention(reader, model);
+}
+
+void read_moe(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  read_experts(reader, family, model);
+}
+
+// qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP).
+void read_qwen(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  model.ffn /= 2;
+}
+
+// nemotron_h: NemotronHConfig. Attention has no positions.
+void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  model.position = PositionKind::kNone;
+  model.layer_pattern = present(reader, kBlockTypes) ? pattern_of_blocks(reader) : reader.text(kLayerPattern);
+  if (model.layer_pattern.find('E') != std::string::npos) read_experts(reader, family, model);
+  StateSpace space;
+  space.heads = reader.integer("mamba_num_heads", 1, kMostSize);
+  space.head_dim = reader.integer("mamba_head_dim", 1, kMostSize);
+  space.groups = reader.integer("n_groups", 1, kMostSize);
+  space.state = reader.integer("ssm_state_size", 1, kMostSize);
+  space.convolution = reader.integer("conv_kernel", 1, kMostSize, Presence::kOptional, space.convolution);
+  model.state_space = space;
+}
+
+constexpr NormalizationKind kLayerNorm = NormalizationKind::kLayerNorm;
+constexpr QueryKeyNorm kHead = QueryKeyNorm::kHead;
+
+constexpr Family kFamilies[] = {
+    {.model_type = "gpt2", .read = read_gpt2, .tied = true},
+    {.model_type = "gpt_bigcode", .read = read_gpt2, .tied = true},
+    {.model_type = "gptj", .read = read_gpt2, .branches = Branches::kParallel},
+    {.model_type = "opt", .read = read_opt},
+    {.model_type = "bert", .read = read_bert},
+    {.model_type = "roberta", .read = read_bert},
+    {.model_type = "bloom", .read = read_bloom},
+    {.model_type = "mpt", .read = read_mpt},
+    {.model_type = "gpt_neox", .read = read_gpt_neox},
+    {.model_type = "falcon", .read = read_falcon},
+    {.model_type = "llama", .read = read_decoder},
+    {.model_type = "llama4_text",
+     .read = read_moe,
+     .qk_norm = QueryKeyNorm::kPlain,
+     .full_every = 4,
+     .full_is_unrotated = true,
+     .shared_expert = true},
+    {.model_type = "mistral", .read = read_decoder},
+    {.model_type = "ministral", .read = read_decoder},
+    {.model_type = "mixtral", .read = read_moe},
+    {.model_type = "bitnet", .read = read_decoder, .tied = true},
+    {.model_type = "qwen", .read = read_qwen, .qkv_bias = true},
+    {.model_type = "qwen2", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_vl", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_vl_text", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_5_vl", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_5_vl_text", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "qwen2_moe", .read = read_moe, .qkv_bias = true},
+    {.model_type = "qwen3", .read = read_decoder, .qk_norm = kHead},
+    {.model_type = "qwen3_vl_text", .read = read_decoder, .qk_norm = kHead},
+    {.model_type = "qwen3_moe", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "qwen3_vl_moe_text", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "qwen3_next",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
+    {.model_type = "qwen3_5_text",
+     .read = read_decoder,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
+    {.model_type = "qwen3_5_moe_text",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .rotary = 0.25,
+     .delta = true,
+     .attention_gate = true},
+    {.model_type = "gemma", .read = read_decoder, .activation = "gelu", .tied = true},
+    {.model_type = "gemma2",
+     .read = read_decoder,
+     .activation = "gelu",
+     .tied = true,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 2},
+    {.model_type = "gemma3_text",
+     .read = read_decoder,
+     .activation = "gelu",
+     .tied = true,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 6},
+    {.model_type = "phi",
+     .read = read_decoder,
+     .gated = false,
+     .norm = kLayerNorm,
+     .bias = true,
+     .branches = Branches::kParallel,
+     .rotary = 0.5},
+    {.model_type = "phi3", .read = read_decoder},
+    {.model_type = "phimoe", .read = read_moe, .norm = kLayerNorm, .qkv_bias = true},
+    {.model_type = "gpt_oss", .read = read_moe, .bias = true, .qkv_bias = true, .full_every = 2, .sinks = true},
+    {.model_type = "glm", .read = read_decoder, .qkv_bias = true, .rotary = 0.5},
+    {.model_type = "glm4", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
+    {.model_type = "glm4_moe", .read = read_moe, .rotary = 0.5},
+    {.model_type = "deepseek_v2", .read = read_moe},
+    {.model_type = "deepseek_v3", .read = read_moe},
+    {.model_type = "kimi_k2", .read = read_moe},
+    {.model_type = "nemotron", .read = read_decoder, .gated = false, .norm = kLayerNorm, .rotary = 0.5},
+    {.model_type = "nemotron_h", .read = read_nemotron_h, .gated = false},
+    {.model_type = "starcoder2", .read = read_decoder, .gated = false, .norm = kLayerNorm, .bias = true, .tied = true},
+    {.model_type = "stablelm",
+     .read = read_decoder,
+     .norm = kLayerNorm,
+     .branches = Branches::kParallelTwoNorms,
+     .rotary = 0.25},
+    {.model_type = "olmo2", .read = read_decoder, .qk_norm = QueryKeyNorm::kToken, .placement = NormPlacement::kPost},
+    {.model_type = "olmo3",
+     .read = read_decoder,
+     .qk_norm = QueryKeyNorm::kToken,
+     .placement = NormPlacement::kPost,
+     .full_every = 4},
+    {.model_type = "olmoe", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
+    {.model_type = "granite", .read = read_decoder},
+    {.model_type = "granitemoe", .read = read_moe},
+    {.model_type = "smollm3", .read = read_decoder, .tied = true, .full_every = 4},
+    {.model_type = "cohere", .read = read_decoder, .norm = kLayerNorm, .tied = true, .branches = Branches::kParallel},
+    {.model_type = "cohere2",
+     .read = read_decoder,
+     .norm = kLayerNorm,
+     .tied = true,
+     .branches = Branches::kParallel,
+     .full_every = 4,
+     .full_is_unrotated = true},
+};
+
+}  // namespace
+
+std::span<const Family> families() { return kFamilies; }
+
+}  // namespace ns_dist::hugging_face
