@@ -423,8 +423,13 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                 layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
   }
   if (gpus > ranks) {
-    found.push_back({"idle_gpus", fmt::format("{} of {} GPUs stay idle: the plan has {} rank{}", gpus - ranks, gpus,
-                                              ranks, ranks == 1 ? "" : "s")});
+    std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {} rank{}", gpus - ranks, gpus,
+                                   gpus - ranks == 1 ? "stays" : "stay", ranks, ranks == 1 ? "" : "s");
+    if (const std::int64_t last = ranks % node; ranks > node && last != 0) {
+      text +=
+          fmt::format("; the last node has {} of {}, for whose links collectives across nodes may wait", last, node);
+    }
+    found.push_back({"idle_gpus", std::move(text)});
   }
   const Bytes capacity = scenario.cluster.gpu.memory;
   if (memory.peak() <= capacity && memory.device() > capacity) {

@@ -740,6 +740,24 @@ std::vector<std::string> messages_of(const Scenario& scenario, std::string_view 
   return found;
 }
 
+TEST(Simulate, ALastNodeThatIsNotFullIsTold) {
+  Scenario scenario = small_scenario();
+  scenario.cluster.levels = {{scenario.cluster.levels[0].fabric, 8, 1, 1},
+                             {scenario.cluster.levels[1].fabric, 2, 1, 1}};
+  scenario.training = {.global_batch = 45, .micro_batch = 1, .sequence = 2048, .precision = Precision::kBf16};
+  scenario.plan.dp = 9;
+  EXPECT_THAT(messages_of(scenario, "idle_gpus"),
+              ::testing::ElementsAre("7 of 16 GPUs stay idle: the plan has 9 ranks; the last node has 1 of 8, for "
+                                     "whose links collectives across nodes may wait"));
+  scenario.plan.dp = 5;
+  EXPECT_THAT(messages_of(scenario, "idle_gpus"),
+              ::testing::ElementsAre("11 of 16 GPUs stay idle: the plan has 5 ranks"));
+  scenario.plan.dp = 15;
+  EXPECT_THAT(messages_of(scenario, "idle_gpus"),
+              ::testing::ElementsAre("1 of 16 GPUs stays idle: the plan has 15 ranks; the last node has 7 of 8, for "
+                                     "whose links collectives across nodes may wait"));
+}
+
 // A loss of four layers' time and 28 layers on eight positions: the last one has the loss alone, which no other
 // division of advice can. It saves what advice says, and no further layout is proposed.
 TEST(Simulate, AdviceDividesLayersByTheirTime) {
