@@ -228,7 +228,7 @@ std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan
   const auto ranges = divide_layers(model, plan);
   if (!ranges) return std::nullopt;
   const std::vector<Seat> seats = traits_of(plan).seats({plan.pp, 1, plan.vpp})[0];
-  LastStage last;
+  LastStage last{.positions = static_cast<std::int64_t>(seats.size())};
   for (std::size_t i = 0; i < seats.size(); ++i) {
     if (seats[i].stage != seats.back().stage) continue;
     last.layers += (*ranges)[i].count;

@@ -24,6 +24,7 @@ std::vector<SchedulePass> flatten(const PassList& list) {
 
 Seats loop_seats(const ScheduleShape& shape) {
   Seats seats(1);
+  seats[0].reserve(static_cast<std::size_t>(shape.stages * shape.chunks));
   for (std::int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
     for (std::int32_t stage = 0; stage < shape.stages; ++stage) seats[0].push_back({stage, chunk});
   }

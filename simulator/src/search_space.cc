@@ -177,11 +177,17 @@ Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
   const std::optional<LastStage> last = last_stage(scenario.model, even);
   if (!last) return all;
+  // Whether the other positions can have equally many layers: what divides_without_rest asks, too, but at once.
+  const auto suits_others = [&](std::int64_t size) {
+    return plan.first_stage_layers > 0 ||
+           (counted_layers(scenario.model, plan) - size) % (last->positions - last->chunks) == 0;
+  };
   const std::int64_t wanted = std::max(last->chunks, last->layers - all_plans.loss_layers);
   for (std::int64_t away = 0; away < last->layers; ++away) {
     for (const std::int64_t size : {wanted + away, wanted - away}) {
+      if (size < last->chunks || size >= last->layers || !suits_others(size)) continue;
       even.last_stage_layers = size;
-      if (size < last->chunks || size >= last->layers || !divides_without_rest(scenario.model, even)) continue;
+      if (!divides_without_rest(scenario.model, even)) continue;
       all.push_back(std::to_string(size));
       return all;
     }

@@ -40,9 +40,10 @@ std::string counted_layers_text(const Model& model, const ParallelPlan& plan);  
 // Whether a layout, where there is one, can be read and has the model's layers: errors that do not depend on seats.
 Result<void> check_layout(const Model& model, const ParallelPlan& plan);
 
-// The stage with the loss: its layers, and over how many chunks they are divided. Nothing where layers cannot be.
+// The stage with the loss: its layers, over how many chunks they are divided, and the positions of all stages. Nothing
+// where layers cannot be divided.
 struct LastStage {
-  std::int64_t layers = 0, chunks = 0;
+  std::int64_t layers = 0, chunks = 0, positions = 0;
 };
 std::optional<LastStage> last_stage(const Model& model, const ParallelPlan& plan);
 // Whether all chunks have as many layers, those of the first or the last stage where these are given: what

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace ns_dist {
 namespace {
 
@@ -90,16 +92,18 @@ TEST(LayerDivision, TwoDirectionsHoldTheSameLayers) {
 }
 
 TEST(LayerDivision, TheLastStageIsThatOfTheLoss) {
+  // Its layers, its chunks, and the positions of all stages.
   const auto last = [](std::int64_t layers, std::int64_t vpp, const char* schedule) {
     ParallelPlan plan = with_stages(4, vpp);
     plan.schedule = schedule;
-    const auto found = last_stage(with_layers(layers), plan);
-    return found ? std::pair(found->layers, found->chunks) : std::pair(std::int64_t{0}, std::int64_t{0});
+    const LastStage found = last_stage(with_layers(layers), plan).value_or(LastStage{});
+    return std::array{found.layers, found.chunks, found.positions};
   };
-  EXPECT_EQ(last(10, 1, "1f1b"), std::pair(std::int64_t{2}, std::int64_t{1}));
-  EXPECT_EQ(last(17, 2, "interleaved"), std::pair(std::int64_t{4}, std::int64_t{2}));
-  EXPECT_EQ(last(9, 2, "zb-v"), std::pair(std::int64_t{3}, std::int64_t{2})) << "it holds the embedding, too";
-  EXPECT_EQ(last(3, 1, "1f1b"), std::pair(std::int64_t{0}, std::int64_t{0}));
+  using Found = std::array<std::int64_t, 3>;
+  EXPECT_EQ(last(10, 1, "1f1b"), (Found{2, 1, 4}));
+  EXPECT_EQ(last(17, 2, "interleaved"), (Found{4, 2, 8}));
+  EXPECT_EQ(last(9, 2, "zb-v"), (Found{3, 2, 8})) << "it holds the embedding, too";
+  EXPECT_EQ(last(3, 1, "1f1b"), (Found{0, 0, 0}));
 }
 
 // Megatron-Core's --pipeline-model-parallel-layout.
