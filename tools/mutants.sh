@@ -227,7 +227,7 @@ launches do not hide behind kernels|core/include/ns_dist/host_launches.h|s@part(
 kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
-the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* passes@stage.forward + (times + 1) * passes@|unit_simulator property_simulator
+the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* work@stage.forward + (times + 1) * work@|unit_simulator property_simulator
 the search's bound has collectives where they take most|simulator/src/search_bounds.cc|s@least = std::min(least, there->latency)@least = std::max(least, there->latency)@|unit_simulator property_simulator
 the search's bound leaves out groups that lie otherwise|simulator/src/search_bounds.cc|s@std::for_each(others.begin(), others.end(), look);@@|unit_simulator property_simulator
 plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of_step(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of_step(scenario.training)))@|unit_simulator property_simulator

@@ -177,7 +177,7 @@ PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& ses
   return found;
 }
 
-double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, std::int64_t microbatches) {
+double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches) {
   const ParallelPlan& plan = scenario.plan;
   const PipelineSchedule& schedule = traits_of(plan);
   if (!schedule.has_chunks(plan.vpp) || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
@@ -197,12 +197,12 @@ double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, st
     PassesOfOne::Part work;  // of one microbatch in each direction
     double forward = std::numeric_limits<double>::infinity(), backward = forward;  // before its first position
   };
-  std::vector<Stage> of(static_cast<std::size_t>(plan.pp));
+  std::vector<Stage> stages(static_cast<std::size_t>(plan.pp));
   for (const std::vector<Seat>& direction : seats) {
     double forward = 0, backward = 0;
     for (std::size_t i = 0; i < layers->size(); ++i) {
-      Stage& stage = of[static_cast<std::size_t>(direction[i].stage)];
-      const PassesOfOne::Part part = part_at(i, stages.stage(direction[i].stage));
+      Stage& stage = stages[static_cast<std::size_t>(direction[i].stage)];
+      const PassesOfOne::Part part = part_at(i, passes.stage(direction[i].stage));
       stage.work += part;
       stage.forward = std::min(stage.forward, forward);
       stage.backward = std::min(stage.backward, backward);
@@ -212,10 +212,10 @@ double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, st
   }
   const auto times = static_cast<double>(microbatches / static_cast<std::int64_t>(seats.size()));
   double longest = 0;
-  for (const Stage& stage : of) {
-    const double passes = pairs_passes(plan) ? stage.work.beside() : stage.work.apart();
+  for (const Stage& stage : stages) {
+    const double work = pairs_passes(plan) ? stage.work.beside() : stage.work.apart();
     // The halves of a split backward pass take longer than the whole. Behind a weight gradient there may be nothing.
-    longest = std::max(longest, stage.forward + times * passes + (schedule.splits_backward ? 0 : stage.backward));
+    longest = std::max(longest, stage.forward + times * work + (schedule.splits_backward ? 0 : stage.backward));
   }
   return longest;
 }

@@ -95,6 +95,6 @@ PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& ses
 
 // What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
 // the first microbatch's passes through what lies before this stage.
-double pipeline_bound(const PassesOfStages& stages, const Scenario& scenario, std::int64_t microbatches);
+double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches);
 
 }  // namespace ns_dist
