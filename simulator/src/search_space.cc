@@ -553,9 +553,13 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     }
     const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
     if (used == 0) {
+      std::int64_t fewer = gpus, more = gpus;
+      const std::int64_t full = (gpus / node + 1) * node;
+      while (used_of_node(node, fewer) == 0) --fewer;
+      while (used_of_node(node, more) == 0) ++more;
       return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
-                   fmt::format("a multiple of {}", node),
-                   fmt::format("write {} or {}", gpus / node * node, (gpus / node + 1) * node)});
+                   fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
+                   fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
     }
     if (used != node) {
       spec.set("machine/gpus_per_node", used);

@@ -668,7 +668,7 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
   };
   for (const Case& each :
        {Case{"", "--gpus", 2},
-        Case{"--gpus 12", "write 8 or 16", 2},
+        Case{"--gpus 12", "write 8, 14 or 16", 2},
         Case{"--gpus 16 --tp 1,2,x", "--tp", 2},
         Case{"--gpus 16 --tp 8..1", "write 1..8", 2},
         Case{"--gpus 16 --tpp 2", "did you mean --tp", 2},
