@@ -487,6 +487,7 @@ class Search {
     const auto one = known_passes(group, scenario, false);
     const PassBounds least = on_its_stages(scenario, one->places.front().all);
     if (least.any > limit) return;
+    const bool several = has_several_places(scenario);
     std::shared_ptr<const PassesOfStages> placed;  // only where some plan may still win
     Texts texts;
     std::uint32_t leaf = 0;
@@ -512,8 +513,8 @@ class Search {
         found.refuse(memory->peak(), scenario.cluster.gpu.memory, group, first, leaf - first);
         return true;
       }
-      if (!placed) placed = known_passes(group, scenario, true);
-      if (to_step(scenario, pipeline_bound(*placed, scenario, microbatches)) > limit) {
+      if (several && !placed) placed = known_passes(group, scenario, true);
+      if (several && to_step(scenario, pipeline_bound(*placed, scenario, microbatches)) > limit) {
         found.bounded += leaf - first;
         return true;
       }

@@ -85,6 +85,11 @@ std::int64_t distance_of_places(const Scenario& scenario) {
   return plan.pp == 1 ? period : std::gcd(mesh_of(plan).stride("pp"), period);
 }
 
+bool has_several_places(const Scenario& scenario) {
+  const std::int64_t distance = distance_of_places(scenario);
+  return distance > 0 && distance < period_of(scenario.cluster);
+}
+
 bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
 
 PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, const Model& model) {
@@ -155,12 +160,12 @@ PassesOfOne least_passes(const Scenario& scenario, const Session& session) {
 }
 
 PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session) {
-  const std::int64_t distance = distance_of_places(scenario), period = period_of(scenario.cluster);
-  if (distance == 0 || distance == period) return {{least_passes(scenario, session)}};
+  if (!has_several_places(scenario)) return {{least_passes(scenario, session)}};
   const auto one = with_one_stage(scenario, session);
   if (!one) return {{no_passes(scenario.model)}};
   const Mesh mesh = mesh_of(scenario.plan);
   const NetworkCost& network = session.network(scenario.training.precision);
+  const std::int64_t period = period_of(scenario.cluster);
   PassesOfStages found;
   std::vector<Rank> places;
   for (std::int64_t stage = 0; stage < scenario.plan.pp; ++stage) {
