@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <type_traits>
 
 #include "ns_dist/forecast.h"
+#include "ns_dist/hash.h"
+#include "ns_dist/internal/operator_members.h"
 
 namespace ns_dist {
 namespace {
@@ -283,6 +286,35 @@ double Convolution::out_width() const { return extent(*this, in_width); }
 std::string_view name_of(Bound bound) {
   constexpr std::array<std::string_view, 5> kNames = {"compute", "memory", "launch", "bandwidth", "latency"};
   return kNames[static_cast<std::size_t>(bound)];
+}
+
+namespace {
+
+struct MemberHash {
+  std::uint64_t value;
+  void add(std::int64_t next) { mix(static_cast<std::uint64_t>(next)); }
+  void add(bool next) { mix(static_cast<std::uint64_t>(next)); }
+  void add(double next) { mix(std::bit_cast<std::uint64_t>(next + 0.0)); }  // -0 equals 0
+  void add(const std::string& next) { mix(fnv1a(next)); }
+  void add(Bytes next) { add(next / B); }
+  void add(Flops next) { add(next / FLOP); }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void add(Enum next) { mix(static_cast<std::uint64_t>(next)); }
+
+ private:
+  void mix(std::uint64_t next) { value = mix_hash(value, next); }
+};
+
+}  // namespace
+
+std::uint64_t hash_of(const Operator& op) {
+  MemberHash hash{op.kind.index() + 1};
+  hash.add(op.dtype);
+  std::visit(
+      [&](const auto& kind) { visit_members(kind, [&](std::string_view, const auto& each) { hash.add(each); }); },
+      op.kind);
+  return hash.value;
 }
 
 std::string to_text(const Operator& op) {

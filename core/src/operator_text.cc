@@ -13,75 +13,11 @@
 #include <vector>
 
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/operator_members.h"
 #include "ns_dist/operator_forms.h"
 
 namespace ns_dist {
 namespace {
-
-// One overload for each kind, with `visit(name, member)` for each member.
-template <class Visit>
-void members(Gemm& o, Visit&& v) {
-  v("batch", o.batch), v("m", o.m), v("n", o.n), v("k", o.k), v("layout", o.layout), v("epilogue", o.epilogue);
-  v("scaling", o.scaling), v("quantizes", o.quantizes);
-}
-template <class Visit>
-void members(Attention& o, Visit&& v) {
-  v("batch", o.batch), v("heads", o.heads), v("kv_heads", o.kv_heads), v("query_length", o.query_length);
-  v("key_length", o.key_length), v("head_dim", o.head_dim), v("value_dim", o.value_dim), v("causal", o.causal);
-  v("window", o.window), v("pass", o.pass), v("library", o.library), v("deterministic", o.deterministic);
-  v("scaling", o.scaling), v("in_a_row", o.in_a_row);
-}
-template <class Visit>
-void members(Softmax& o, Visit&& v) {
-  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
-}
-template <class Visit>
-void members(Normalization& o, Visit&& v) {
-  v("kind", o.kind), v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
-}
-template <class Visit>
-void members(Elementwise& o, Visit&& v) {
-  v("name", o.name), v("elements", o.elements), v("inputs", o.inputs), v("outputs", o.outputs);
-  v("flops_per_element", o.flops_per_element), v("by_element", o.by_element);
-}
-template <class Visit>
-void members(Embedding& o, Visit&& v) {
-  v("tokens", o.tokens), v("hidden", o.hidden), v("vocabulary", o.vocabulary), v("pass", o.pass);
-}
-template <class Visit>
-void members(CrossEntropy& o, Visit&& v) {
-  v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
-}
-template <class Visit>
-void members(OptimizerStep& o, Visit&& v) {
-  v("parameters", o.parameters);
-}
-template <class Visit>
-void members(GroupedGemm& o, Visit&& v) {
-  v("experts", o.experts), v("rows", o.rows), v("n", o.n), v("k", o.k), v("layout", o.layout);
-  v("epilogue", o.epilogue), v("one_kernel", o.one_kernel), v("scaling", o.scaling);
-}
-template <class Visit>
-void members(MixtureOfExperts& o, Visit&& v) {
-  v("tokens", o.tokens), v("hidden", o.hidden), v("intermediate", o.intermediate), v("experts", o.experts);
-  v("top_k", o.top_k), v("skew", o.skew);
-}
-template <class Visit>
-void members(Copy& o, Visit&& v) {
-  v("bytes", o.bytes);
-}
-template <class Visit>
-void members(Convolution& o, Visit&& v) {
-  v("batch", o.batch), v("in_channels", o.in_channels), v("in_height", o.in_height), v("in_width", o.in_width);
-  v("out_channels", o.out_channels), v("kernel", o.kernel), v("stride", o.stride), v("padding", o.padding);
-  v("pass", o.pass);
-}
-template <class Visit>
-void members(UnknownOperator& o, Visit&& v) {
-  v("name", o.name), v("flops", o.flops), v("read", o.read), v("written", o.written);
-}
-
-// ---- Values ----
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -179,21 +115,20 @@ tl::unexpected<Error> wrong(std::string message, std::string expected) {
 }  // namespace
 
 std::string to_spec(const Operator& op) {
-  Operator copy = op;
   std::string out;
   std::visit(
-      [&]<class Kind>(Kind& kind) {
+      [&]<class Kind>(const Kind& kind) {
         out = fmt::format("{} dtype={}", family_of(op), name_of(op.dtype));
-        Kind usual;
+        const Kind usual;
         std::vector<std::string> defaults;
-        members(usual, [&](std::string_view, const auto& value) { defaults.push_back(written(value)); });
+        visit_members(usual, [&](std::string_view, const auto& value) { defaults.push_back(written(value)); });
         std::size_t i = 0;
-        members(kind, [&](std::string_view name, const auto& value) {
+        visit_members(kind, [&](std::string_view name, const auto& value) {
           const std::string text = written(value);
           if (text != defaults[i++]) out += fmt::format(" {}={}", name, text);
         });
       },
-      copy.kind);
+      op.kind);
   return out;
 }
 
@@ -232,7 +167,7 @@ Result<Operator> operator_from_spec(std::string_view spec) {
     } else {
       std::visit(
           [&](auto& one) {
-            members(one, [&](std::string_view member, auto& to) {
+            visit_members(one, [&](std::string_view member, auto& to) {
               if (member == name) take(to);
             });
           },
@@ -240,8 +175,9 @@ Result<Operator> operator_from_spec(std::string_view spec) {
     }
     if (!known) {
       std::vector<std::string> names{"dtype"};
-      std::visit([&](auto& one) { members(one, [&](std::string_view member, auto&) { names.emplace_back(member); }); },
-                 op.kind);
+      std::visit(
+          [&](auto& one) { visit_members(one, [&](std::string_view member, auto&) { names.emplace_back(member); }); },
+          op.kind);
       return wrong(fmt::format("{} has no \"{}\"", kind, name.substr(0, 40)),
                    fmt::format("{}", fmt::join(names, ", ")));
     }

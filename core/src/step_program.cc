@@ -6,46 +6,28 @@
 #include <string_view>
 #include <utility>
 
+#include "ns_dist/hash.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
 namespace {
 
-// A number that differs between most work items of one name.
-struct Size {
-  std::uint64_t operator()(const Operator& op) const { return std::visit(*this, op.kind); }
+std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value + 0.0); }  // -0 equals 0
+
+// Of numbers that differ between most work items of one name.
+struct WorkHash {
+  std::uint64_t operator()(const Operator& op) const { return hash_of(op); }
   std::uint64_t operator()(const Collective& collective) const { return bits(collective.size / units::B); }
   std::uint64_t operator()(const Message& message) const {
-    return bits(message.size / units::B) ^ count(message.from_stage) ^ (count(message.to_stage) << 16u);
+    return mix_hash(mix_hash(bits(message.size / units::B), static_cast<std::uint64_t>(message.from_stage)),
+                    static_cast<std::uint64_t>(message.to_stage));
   }
-  std::uint64_t operator()(const Gemm& gemm) const {
-    return count(gemm.batch) ^ (count(gemm.m) * count(gemm.n) + count(gemm.k));
-  }
-  std::uint64_t operator()(const GroupedGemm& gemm) const { return count(gemm.rows) ^ (count(gemm.n) + count(gemm.k)); }
-  std::uint64_t operator()(const Elementwise& op) const { return count(op.elements); }
-  std::uint64_t operator()(const OptimizerStep& step) const { return count(step.parameters); }
-  std::uint64_t operator()(const Normalization& norm) const { return count(norm.rows); }
-  std::uint64_t operator()(const Copy& copy) const { return bits(copy.bytes / units::B); }
-  std::uint64_t operator()(const Attention& op) const { return count(op.query_length) + count(op.key_length); }
-  std::uint64_t operator()(const Softmax& op) const { return count(op.rows); }
-  std::uint64_t operator()(const Embedding& op) const { return count(op.tokens); }
-  std::uint64_t operator()(const CrossEntropy& op) const { return count(op.rows); }
-  std::uint64_t operator()(const MixtureOfExperts& op) const { return count(op.tokens); }
-  std::uint64_t operator()(const Convolution& op) const { return count(op.batch); }
-  std::uint64_t operator()(const UnknownOperator& op) const { return bits(op.flops / units::FLOP); }
-
- private:
-  static std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
-  static std::uint64_t count(std::int64_t value) { return static_cast<std::uint64_t>(value); }
 };
 
 std::size_t hash_of(const WorkItem& item) {
-  constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15u;
-  const std::uint64_t kind = (static_cast<std::uint64_t>(item.category) << 8u) ^ item.work.index();
-  const std::uint64_t size = std::visit(Size{}, item.work);
   const std::uint64_t name = std::hash<std::string_view>{}(item.name);
-  const std::uint64_t mixed = (name ^ kind ^ (size * kMix >> 17u)) * kMix;
-  return static_cast<std::size_t>(mixed ^ (mixed >> 32u));
+  const std::uint64_t kind = static_cast<std::uint64_t>(item.category);
+  return static_cast<std::size_t>(mix_hash(mix_hash(name, kind), std::visit(WorkHash{}, item.work)));
 }
 
 }  // namespace

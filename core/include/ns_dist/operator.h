@@ -188,6 +188,9 @@ struct Operator {
   friend bool operator==(const Operator&, const Operator&) = default;
 };
 
+// Of all members, for hash tables.
+std::uint64_t hash_of(const Operator& op);
+
 // "gemm", "attention", "softmax", ...: the family that forecasts it.
 std::string_view family_of(const Operator& op);
 

@@ -3,29 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <type_traits>
 #include <vector>
+
+#include "ns_dist/internal/operator_members.h"
 
 namespace ns_dist {
 namespace {
 
 using namespace units;
 
-struct Anything {
-  template <class T>
-  operator T() const;
-};
-template <class T, class... Members>
-consteval std::size_t member_count() {
-  if constexpr (requires { T{Members{}..., Anything{}}; }) {
-    return member_count<T, Members..., Anything>();
-  } else {
-    return sizeof...(Members);
-  }
-}
-
-// Each has no member at its default, which a spec leaves out: a member that a spec does not know is noticed.
-TEST(OperatorText, EveryKindComesBack) {
-  const std::vector<OperatorKind> kinds = {
+// One of each kind. None has a member at its default, which a spec leaves out.
+std::vector<OperatorKind> one_of_each_kind() {
+  return {
       Gemm{2, 3, 4, 5, GemmLayout::kTN, Epilogue::kAccumulateFp32, Scaling::kBlock, true},
       Attention{2, 16, 4, 128, 256, 64, 128, false, 32, Pass::kBackward, Library::kFlash3, true, Scaling::kBlock, 3},
       Softmax{7, 9, Pass::kBackward, Library::kEager},
@@ -39,20 +29,55 @@ TEST(OperatorText, EveryKindComesBack) {
       Copy{1e12 * B},
       Convolution{32, 64, 56, 56, 64, 3, 2, 1, Pass::kBackward},
       UnknownOperator{"mine", 1e15 * FLOP, 5 * B, 0.5 * B}};
-  ASSERT_EQ(kinds.size(), std::variant_size_v<OperatorKind>);
-  for (const OperatorKind& kind : kinds) {
+}
+
+// An operator whose member of this place is the default; other members stay.
+Operator with_default(Operator op, std::size_t place) {
+  std::visit(
+      [&]<class Kind>(Kind& kind) {
+        Kind usual;
+        std::size_t at = 0;
+        visit_members(usual, [&](std::string_view name, const auto& value) {
+          if (at++ != place) return;
+          visit_members(kind, [&](std::string_view other, auto& member) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(member)>, std::decay_t<decltype(value)>>) {
+              if (other == name) member = value;
+            }
+          });
+        });
+      },
+      op.kind);
+  return op;
+}
+
+TEST(OperatorText, EveryKindComesBack) {
+  ASSERT_EQ(one_of_each_kind().size(), std::variant_size_v<OperatorKind>);
+  for (const OperatorKind& kind : one_of_each_kind()) {
     for (const DType dtype : {DType::kBf16, DType::kFp8}) {
       const Operator op{kind, dtype};
       const auto back = operator_from_spec(to_spec(op));
       ASSERT_TRUE(back) << to_spec(op) << to_text(back.error());
       EXPECT_EQ(*back, op) << to_spec(op);
-      const std::string spec = to_spec(op);
-      const std::size_t members =
-          std::visit([](const auto& each) { return member_count<std::decay_t<decltype(each)>>(); }, kind);
-      EXPECT_EQ(std::count(spec.begin(), spec.end(), '='), static_cast<std::ptrdiff_t>(members + 1)) << spec;
     }
   }
   EXPECT_EQ(to_spec({Gemm{.m = 8, .n = 9, .k = 10}, DType::kBf16}), "gemm dtype=bf16 m=8 n=9 k=10");
+}
+
+TEST(OperatorText, EveryMemberIsInTheSpecAndInTheHash) {
+  for (const OperatorKind& kind : one_of_each_kind()) {
+    const Operator op{kind, DType::kBf16};
+    EXPECT_EQ(hash_of(op), hash_of(Operator(op)));
+    EXPECT_NE(hash_of(op), hash_of({kind, DType::kFp8})) << to_spec(op);
+    const std::size_t members =
+        std::visit([](const auto& each) { return count_of_members<std::decay_t<decltype(each)>>(); }, kind);
+    for (std::size_t member = 0; member < members; ++member) {
+      const Operator other = with_default(op, member);
+      EXPECT_NE(other, op) << to_spec(op) << " member " << member;
+      EXPECT_NE(to_spec(other), to_spec(op)) << member;
+      EXPECT_NE(hash_of(other), hash_of(op)) << to_spec(op) << " member " << member;
+    }
+  }
+  EXPECT_EQ(hash_of({Elementwise{.flops_per_element = -0.0}}), hash_of({Elementwise{.flops_per_element = 0.0}}));
 }
 
 TEST(OperatorText, RefusesTheRest) {
