@@ -122,7 +122,9 @@ Format format_of(const Attention& op, DType dtype) {
   return op.scaling == Scaling::kBlock ? Format::kBlockScaled : Format::kEightBit;
 }
 
+// Kernels of 16 and 8 bits: in fp32 and tf32 there are none of these libraries.
 const Prior* prior_of(const Machine& machine, const Attention& op, DType dtype) {
+  if (is_single_precision(dtype)) return nullptr;
   const std::string_view generation = kernels_of(machine.gpu);
   const bool newer = generation == "hopper" || generation == "blackwell";
   const Format format = dtype == DType::kFp8 ? kEightBit : kHalf;
@@ -344,6 +346,7 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
       estimate_tiled(machine.launch, {"128 queries", blocks, waves, compute, memory, overlap(compute, memory)});
   estimate.method = "query blocks and waves, rate by architecture";
   estimate.spread = 1.40;
+  estimate.extrapolated = is_single_precision(dtype);  // the shares are of other formats
   if (steps.on()) {
     steps.add("query_blocks", blocks, "128 queries of one head each");
     steps.add("waves", waves, "blocks over SMs, rounded up");

@@ -232,6 +232,23 @@ TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
   EXPECT_GT(fp8, 0.6 * half);
 }
 
+// No library's kernels read fp32: the rate is a share of that of fp32 products, and nobody measured it.
+TEST(ComputeModel, FusedAttentionInSinglePrecisionHasARateOfItsOwn) {
+  for (const char* gpu : {"a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "l40s"}) {
+    const auto model = catalog_model(gpu, Mode::kSustained);
+    for (const DType dtype : {DType::kFp32, DType::kTf32}) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        Attention attention{.batch = 8, .heads = 16, .kv_heads = 16, .query_length = 2048, .key_length = 2048};
+        attention.head_dim = attention.value_dim = 128, attention.pass = pass;
+        const auto forecast = model->forecast({attention, dtype});
+        ASSERT_TRUE(forecast);
+        EXPECT_LT(forecast->utilization, 0.6) << gpu << to_text(Operator{attention, dtype});
+        EXPECT_TRUE(forecast->extrapolated) << gpu;
+      }
+    }
+  }
+}
+
 // Half the clock, and half the peak with it, of a GPU that nobody measured: the nearest is still of its architecture.
 TEST(ComputeModel, HalfTheClockIsNotFaster) {
   Gpu slow = *Catalog::standard().gpu("h100-sxm-80gb");
