@@ -130,9 +130,8 @@ struct ns_dist_session {
       NS_TRY(const ComputeCost* kernels, burst_kernels());
       return kernels->forecast(op);
     }
-    NS_TRY(const Forecast forecast, models_->compute().forecast(op));
     const TrainingClock clock = training_clock(*base_, std::max<std::int64_t>(ranks, 1));
-    Forecast out = clock.in_training(forecast, op);
+    NS_TRY(Forecast out, clock.forecast(models_->compute(), op));
     const double longer = factor ? *factor / clock.experts_on(op) : 1;
     out.latency *= longer, out.low *= longer, out.high *= longer;
     out.floor *= std::min(1.0, longer);

@@ -249,11 +249,11 @@ Result<int> answer(const AnnotateRequest& request) {
   AnnotateModel model;
   model.forecast = [&](const Operator& op) -> std::optional<double> {
     const Operator run = as_pytorch_runs(op, gpu);
-    const Result<Forecast> forecast = kernels->forecast(run);
-    if (!forecast) return std::nullopt;
     // A benchmark is one kernel at full clocks; a step has the clocks of training.
-    const double longer = options.mode == Mode::kSustained ? clock.factor(run) : 1;
-    return longer * (forecast->latency / units::ns);
+    const Result<Forecast> forecast =
+        options.mode == Mode::kSustained ? clock.forecast(*kernels, run) : kernels->forecast(run);
+    if (!forecast) return std::nullopt;
+    return forecast->latency / units::ns;
   };
   // Kernels alone have no factor.
   model.experts = options.mode == Mode::kSustained ? std::optional(clock.experts) : std::nullopt;

@@ -106,20 +106,21 @@ std::string time_section(const Report& report) {
   const Breakdown& breakdown = report.breakdown;
   std::string stack = "<div class=\"stack\">", bars = "<div class=\"bars\">\n";
   std::vector<std::string_view> nothing;
-  const auto parts = time_parts(breakdown);
+  const auto parts = longest_parts(breakdown);
   const double longest = breakdown.*parts.front().seconds / report.step;
-  for (const TimePart& part : parts) {
+  for (const BreakdownPart& part : parts) {
+    const std::string_view color = part.key.substr(0, part.key.find('_'));
     const Seconds seconds = breakdown.*part.seconds;
     const double share = seconds / report.step;
     if (seconds <= Seconds()) {
       nothing.push_back(part.name);
       continue;
     }
-    stack += fmt::format("<i class=\"{}\" style=\"width:{:.3f}%\"></i>", part.id, 100 * share);
+    stack += fmt::format("<i class=\"{}\" style=\"width:{:.3f}%\"></i>", color, 100 * share);
     bars += fmt::format(
         "<span>{}</span><span class=\"number\">{}</span><span class=\"number\">{}</span>"
         "<span class=\"track\"><i class=\"{}\" style=\"width:{:.2f}%\"></i></span>\n",
-        part.name, duration_text(seconds), percent(share), part.id, 100 * share / longest);
+        part.name, duration_text(seconds), percent(share), color, 100 * share / longest);
   }
   std::string text = stack + "</div>\n" + bars + "</div>\n";
   text +=

@@ -48,22 +48,11 @@ std::string peak_text(const Report& report, std::size_t stage) {
                      pass_text(peak.pass, report.scenario.plan.vpp), live_text(detail));
 }
 
-const std::array<TimePart, kTimeParts> kAllTimeParts = {
-    {{"compute", "compute", &Breakdown::compute},
-     {"recompute", "recomputation", &Breakdown::recompute},
-     {"tp", "tensor-parallel communication", &Breakdown::tp_exposed},
-     {"cp", "context-parallel communication", &Breakdown::cp_exposed},
-     {"ep", "expert-parallel communication", &Breakdown::ep_exposed},
-     {"pp", "pipeline messages", &Breakdown::pp_exposed},
-     {"dp", "data-parallel communication", &Breakdown::dp_exposed},
-     {"bubble", "pipeline bubble", &Breakdown::bubble},
-     {"optimizer", "optimizer", &Breakdown::optimizer},
-     {"other", "other", &Breakdown::other}}};
-
-std::array<TimePart, kTimeParts> time_parts(const Breakdown& breakdown) {
-  std::array<TimePart, kTimeParts> parts = kAllTimeParts;
-  std::stable_sort(parts.begin(), parts.end(),
-                   [&](const TimePart& a, const TimePart& b) { return breakdown.*a.seconds > breakdown.*b.seconds; });
+std::array<BreakdownPart, kBreakdownParts.size()> longest_parts(const Breakdown& breakdown) {
+  auto parts = kBreakdownParts;
+  std::stable_sort(parts.begin(), parts.end(), [&](const BreakdownPart& a, const BreakdownPart& b) {
+    return breakdown.*a.seconds > breakdown.*b.seconds;
+  });
   return parts;
 }
 

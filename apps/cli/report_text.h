@@ -37,13 +37,7 @@ std::string live_text(const StageMemoryDetail& detail);
 // When a stage holds the most: "behind F3, with 4 passes live". Nothing where nothing is kept.
 std::string peak_text(const Report& report, std::size_t stage);
 
-struct TimePart {
-  std::string_view id, name;  // "tp", "tensor-parallel communication"
-  Seconds Breakdown::*seconds;
-};
-inline constexpr std::size_t kTimeParts = 10;
-extern const std::array<TimePart, kTimeParts> kAllTimeParts;
 // Longest first.
-std::array<TimePart, kTimeParts> time_parts(const Breakdown& breakdown);
+std::array<BreakdownPart, kBreakdownParts.size()> longest_parts(const Breakdown& breakdown);
 
 }  // namespace ns_dist::cli

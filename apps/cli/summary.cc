@@ -122,7 +122,7 @@ void answer(Page& page, const Report& report) {
 void where_time_goes(Page& page, const Report& report) {
   const std::size_t stages = report.memory.stages.size();
   page.heading(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages));
-  for (const TimePart& part : time_parts(report.breakdown)) {
+  for (const BreakdownPart& part : longest_parts(report.breakdown)) {
     const Seconds seconds = report.breakdown.*part.seconds;
     const double share = seconds / report.step;
     if (share < 0.0005) continue;

@@ -143,11 +143,10 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
   Elementwise op;
   if (known != kPointwise.end()) {
     op.name = known->kernel, op.inputs = known->inputs, op.flops_per_element = known->flops;
-  } else {
-    op.inputs = f.real("inputs", op.inputs), op.outputs = f.real("outputs", op.outputs);
-    for (const double streams : {op.inputs, op.outputs}) {
-      if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
-    }
+  }
+  op.inputs = f.real("inputs", op.inputs), op.outputs = f.real("outputs", op.outputs);
+  for (const double streams : {op.inputs, op.outputs}) {
+    if (!(streams >= 0 && streams <= 1000)) f.note("inputs or outputs are not from 0 to 1000");
   }
   op.by_element = is_set(f, "by_element");
   constexpr double kMost = 9e18;  // of a 64-bit integer

@@ -299,6 +299,10 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                    fmt::format("\"{}\" is NCCL's: ASTRA-Sim's formulas know no such choice", *value), field, "auto",
                    fmt::format("leave out {}, or network/model=astra", field)});
     }
+    if (options.calibration && !options.calibration->curves.empty()) {
+      return fail({ErrorCode::kInvalidInput, "curves of NCCL's collectives correct no formula of ASTRA-Sim",
+                   "network/calibration", "none", "leave out network/calibration, or network/model=astra"});
+    }
     return make_astra_model(cluster, options.ranks);
   }
   if (options.model != "nccl") {

@@ -8,29 +8,29 @@
 
 namespace ns_dist {
 
-Seconds& part_of(Breakdown& parts, Category category) {
+Seconds Breakdown::*part_of(Category category) {
   switch (category) {
     case Category::kForward:
     case Category::kBackward:
-      return parts.compute;
+      return &Breakdown::compute;
     case Category::kRecompute:
-      return parts.recompute;
+      return &Breakdown::recompute;
     case Category::kOptimizer:
-      return parts.optimizer;
+      return &Breakdown::optimizer;
     case Category::kTensorParallel:
-      return parts.tp_exposed;
+      return &Breakdown::tp_exposed;
     case Category::kContextParallel:
-      return parts.cp_exposed;
+      return &Breakdown::cp_exposed;
     case Category::kExpertParallel:
-      return parts.ep_exposed;
+      return &Breakdown::ep_exposed;
     case Category::kPipelineParallel:
-      return parts.pp_exposed;
+      return &Breakdown::pp_exposed;
     case Category::kDataParallel:
-      return parts.dp_exposed;
+      return &Breakdown::dp_exposed;
     case Category::kOther:
       break;
   }
-  return parts.other;
+  return &Breakdown::other;
 }
 
 namespace {
@@ -48,7 +48,7 @@ class Waits {
       // A message belongs to both of its ends; any other work of another stage makes this one wait in a bubble.
       if (!here && !std::holds_alternative<Message>(item.work)) break;
       const Seconds start = max(from, min(to, spans_[index(node)].start));
-      part_of(parts, item.category) += to - start;
+      parts.*part_of(item.category) += to - start;
       to = start;
       if (!here) break;
       node = waited_for(node);
@@ -93,7 +93,7 @@ Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline) {
       waits.explain(parts, ExecutionGraph::stage_of(node.lane), waits.waited_for(NodeId{i}), computed_until[stage],
                     span.start);
     }
-    part_of(parts, graph.works()[index(node.work)].category) += span.end - span.start;
+    parts.*part_of(graph.works()[index(node.work)].category) += span.end - span.start;
     computed_until[stage] = span.end;
   }
   for (std::size_t stage = 0; stage < stages; ++stage) {
@@ -102,10 +102,7 @@ Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline) {
     }
     parts.bubble += timeline.step - max(computed_until[stage], busy_until[stage]);
   }
-  for (Seconds* part : {&parts.compute, &parts.recompute, &parts.tp_exposed, &parts.cp_exposed, &parts.ep_exposed,
-                        &parts.pp_exposed, &parts.dp_exposed, &parts.bubble, &parts.optimizer, &parts.other}) {
-    *part /= static_cast<double>(stages);
-  }
+  for (const BreakdownPart& part : kBreakdownParts) parts.*part.seconds /= static_cast<double>(stages);
   return parts;
 }
 

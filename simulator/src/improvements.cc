@@ -502,15 +502,16 @@ std::vector<Improvement> advise(const Scenario& scenario, const Prediction& pred
   sort_by_saving(changes, saves);
   if (changes.size() >= most) return changes;
 
-  const Breakdown& parts = prediction.breakdown;
+  constexpr std::array<std::pair<Category, const char*>, 5> kFree = {
+      {{Category::kTensorParallel, "free tensor-parallel links"},
+       {Category::kContextParallel, "free context-parallel links"},
+       {Category::kExpertParallel, "free expert all-to-alls"},
+       {Category::kDataParallel, "free data-parallel links"},
+       {Category::kPipelineParallel, "free pipeline messages"}}};
   std::vector<Improvement> limits;
-  const auto limit = [&](Seconds exposed, Category category, const char* change) {
-    if (exposed > least) limits.push_back(adviser.without(category, change));
-  };
-  limit(parts.tp_exposed, Category::kTensorParallel, "free tensor-parallel links");
-  limit(parts.ep_exposed, Category::kExpertParallel, "free expert all-to-alls");
-  limit(parts.dp_exposed, Category::kDataParallel, "free data-parallel links");
-  limit(parts.pp_exposed, Category::kPipelineParallel, "free pipeline messages");
+  for (const auto& [category, change] : kFree) {
+    if (prediction.breakdown.*part_of(category) > least) limits.push_back(adviser.without(category, change));
+  }
   if (auto faster = adviser.faster_kernels()) limits.push_back(*std::move(faster));
   std::erase_if(limits, [least](const Improvement& found) { return found.saves <= least; });
   sort_by_saving(limits, saves);

@@ -79,12 +79,13 @@ struct Priced {
   ProgramCosts costs;
 };
 
-// Kernels `efficiency` times as fast, but not faster than their floor.
+// Kernels of the GPU `efficiency` times as fast, but not faster than their floor.
 void hurry_kernels(Priced& priced, double efficiency) {
   for (ProgramCosts::Row& row : priced.costs.rows) {
     for (std::size_t w = 0; w < row.forecasts.size(); ++w) {
       Forecast& forecast = row.forecasts[w];
-      if (!std::holds_alternative<Operator>(priced.program.works[w].work)) continue;
+      const WorkItem& item = priced.program.works[w];
+      if (!std::holds_alternative<Operator>(item.work) || item.host.any()) continue;
       forecast.latency = max(min(forecast.floor, forecast.latency), forecast.latency / efficiency);
     }
   }

@@ -97,11 +97,9 @@ ordered_json memory_json(const Report& report) {
 }
 
 ordered_json breakdown_json(const Breakdown& parts) {
-  return {{"compute", parts.compute / units::s},       {"recompute", parts.recompute / units::s},
-          {"tp_exposed", parts.tp_exposed / units::s}, {"cp_exposed", parts.cp_exposed / units::s},
-          {"ep_exposed", parts.ep_exposed / units::s}, {"pp_exposed", parts.pp_exposed / units::s},
-          {"dp_exposed", parts.dp_exposed / units::s}, {"bubble", parts.bubble / units::s},
-          {"optimizer", parts.optimizer / units::s},   {"other", parts.other / units::s}};
+  ordered_json json;
+  for (const BreakdownPart& part : kBreakdownParts) json[std::string(part.key)] = parts.*part.seconds / units::s;
+  return json;
 }
 
 ordered_json energy_json(const Report& report) {

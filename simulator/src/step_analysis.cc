@@ -231,7 +231,7 @@ class Analyzer {
     const auto stages = static_cast<double>(program_.actors.size());
     Breakdown& parts = analysis.breakdown;
     for (std::size_t c = 0; c < kCategoryCount; ++c) {
-      part_of(parts, static_cast<Category>(c)) += Seconds::from_base(parts_.by[c] / stages);
+      parts.*part_of(static_cast<Category>(c)) += Seconds::from_base(parts_.by[c] / stages);
     }
     parts.bubble = Seconds::from_base(parts_.bubble / stages);
     walk(analysis);

@@ -49,6 +49,11 @@ Operator TrainingClock::kernel_of(Operator op) const {
   return op;
 }
 
+Result<Forecast> TrainingClock::forecast(const ComputeCost& kernels, const Operator& op) const {
+  NS_TRY(const Forecast alone, kernels.forecast(kernel_of(op)));
+  return in_training(alone, op);
+}
+
 double TrainingClock::load_on(const Operator& op) const {
   return is_product(op) && op.dtype != DType::kFp32 ? load : 1;
 }

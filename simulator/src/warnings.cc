@@ -11,6 +11,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
+#include "without_effect.h"
 
 namespace ns_dist {
 namespace {
@@ -109,13 +110,15 @@ std::optional<Warning> high_mfu(const Report& report) {
 
 // An algorithm or a protocol that was asked for and that no collective of the step can run.
 std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkTable& works,
-                                     const std::vector<Forecast>& forecasts) {
+                                     const ProgramCosts& costs) {
   const auto unused = [&](const std::string& name, auto&& part) {
     if (name == "auto") return false;
-    for (std::size_t i = 0; i < forecasts.size(); ++i) {
-      if (!std::holds_alternative<Operator>(works[i].work) && part(forecasts[i].method) == name) return false;
-    }
-    return true;
+    return std::none_of(costs.rows.begin(), costs.rows.end(), [&](const ProgramCosts::Row& row) {
+      for (std::size_t i = 0; i < row.forecasts.size(); ++i) {
+        if (!std::holds_alternative<Operator>(works[i].work) && part(row.forecasts[i].method) == name) return true;
+      }
+      return false;
+    });
   };
   const auto before = [](std::string_view method) { return method.substr(0, method.find('/')); };
   const auto behind = [](std::string_view method) { return method.substr(method.find('/') + 1); };
@@ -168,6 +171,13 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   }
   const Library library = scenario.plan.attention_library;
   if (!scenario.plan.flash_attention) return;
+  if (is_single_precision(storage_type(scenario.training.precision)) && gpu.vendor == "nvidia") {
+    found.push_back({"unsupported_library",
+                     fmt::format("cuDNN's and FlashAttention's kernels read 16 or 8 bits, not {}: TransformerEngine "
+                                 "runs attention unfused (plan/flash_attention=off); the forecast supposes a fused "
+                                 "kernel that nobody measured",
+                                 enumerator_name(scenario.training.precision))});
+  }
   if ((library == Library::kFlash3 && gpu.architecture != "hopper") ||
       (library == Library::kCudnn && gpu.vendor != "nvidia")) {
     found.push_back(
@@ -260,108 +270,6 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
           layout.empty() ? "" : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField, layout))};
 }
 
-// Options that change nothing in this plan, or cost time for nothing. `layers`: of each position.
-void add_without_effect(const Scenario& scenario, const std::vector<std::int64_t>& layers,
-                        std::vector<Warning>& found) {
-  const ParallelPlan& plan = scenario.plan;
-  const auto add = [&](std::string_view option, std::string_view why) {
-    found.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
-  };
-  if (plan.overlap_tp && plan.tp > 1 && !plan.sequence_parallel) {
-    add("plan/overlap_tp=on", "only exchanges of sequence parallelism run in parts beside products");
-  }
-  if (plan.expert_dispatch != ExpertDispatch::kAllToAll && (!scenario.model.moe || plan.ep == 1)) {
-    add(fmt::format("plan/expert_dispatch={}", field_text(plan.expert_dispatch)),
-        scenario.model.moe ? "plan/ep is 1" : "the model has no experts");
-  }
-  if (const double most = most_over_mean(scenario.model, plan); plan.expert_imbalance.value > most) {
-    add(fmt::format("plan/expert_imbalance above {:.4g}", most),
-        !scenario.model.moe ? "the model has no experts"
-        : most < static_cast<double>(plan.ep)
-            ? "a token goes to an expert once"
-            : fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep));
-  }
-  CudaGraphs known = graphs_of_layers(scenario.model);
-  if (scenario.model.moe) known.modules |= set_of(LayerModule::kMoe);
-  if (const CudaGraphs none{.modules = scenario.host.cuda_graphs.modules & ~known.modules}; none.any()) {
-    add(fmt::format("host/cuda_graphs={}", field_text(none)), "the model has no such modules");
-  }
-  if (plan.expert_capacity.value > 0 && !scenario.model.moe) {
-    add("plan/expert_capacity above 0", "the model has no experts");
-  } else if (plan.expert_capacity.value > 0 && plan.expert_imbalance.value > 1) {
-    add("plan/expert_imbalance above 1", "experts are padded to plan/expert_capacity, so ranks have equal shares");
-  }
-  const PipelineSchedule& schedule = traits_of(plan);
-  const bool named = scenario.named.names.contains("plan/overlap_ep");  // a framework's setting is no mistake
-  if (plan.overlap_ep && named && (plan.ep == 1 || !scenario.model.moe || scenario.model.moe->shared_experts == 0)) {
-    add("plan/overlap_ep=on", !scenario.model.moe ? "the model has no experts"
-                              : plan.ep == 1      ? "plan/ep is 1"
-                                                  : "the model has no shared experts");
-  }
-  if (plan.zero != ZeroStage::kParameters) {
-    const ParallelPlan usual;
-    for (const auto& [option, differs] : {std::pair("plan/reshard", plan.reshard != usual.reshard),
-                                          std::pair("plan/prefetch", plan.prefetch != usual.prefetch),
-                                          std::pair("plan/zero_library", plan.zero_library != usual.zero_library)}) {
-      if (differs && scenario.named.names.contains(option)) add(option, "it is of plan/zero=3");
-    }
-  }
-  if (const ParallelPlan usual; plan.optimizer != OptimizerKind::kMuon) {
-    for (const auto& [option, differs] : {std::pair("plan/muon_tp", plan.muon_tp != usual.muon_tp),
-                                          std::pair("plan/muon_steps", plan.muon_steps != usual.muon_steps),
-                                          std::pair("plan/muon_buffers", plan.muon_buffers != usual.muon_buffers)}) {
-      if (differs) add(option, "it is of plan/optimizer=muon");
-    }
-  } else if (plan.muon_buffers != usual.muon_buffers && plan.zero == ZeroStage::kNone) {
-    add("plan/muon_buffers", "it is of plan/zero=1");
-  } else if (plan.muon_tp != usual.muon_tp && plan.tp == 1) {
-    add("plan/muon_tp", "plan/tp is 1");
-  }
-  if (schedule.hides_tokens) {
-    const std::int64_t microbatches = microbatches_of(plan, scenario.training);
-    if (microbatches == 1) {
-      add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
-    }
-  } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
-    found.push_back(
-        {"without_effect", fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble "
-                                       "is not shorter than with plan/schedule={}; plan/vpp=2 or more shortens it",
-                                       plan.schedule, ParallelPlan().schedule)});
-  }
-  const std::int64_t most = *std::max_element(layers.begin(), layers.end());
-  const std::string held =
-      fmt::format("a {} holds at most {} layers",
-                  static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage", most);
-  if (plan.offload_activations > most) add(fmt::format("a plan/offload_activations above {}", most), held);
-  if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
-    add(fmt::format("a number of layers above {} in plan/recompute", most), held);
-  }
-  if (plan.recompute != Recompute::kSelective) return;
-  const auto has = [&](RecomputeModule module) { return (plan.recompute_modules & set_of(module)) != 0; };
-  for (const RecomputeModule module :
-       {RecomputeModule::kMoeActivation, RecomputeModule::kMoe, RecomputeModule::kSharedExperts}) {
-    if (has(module) && !scenario.model.moe) {
-      add(fmt::format("{} in plan/recompute", enumerator_name(module)), "the model has no experts");
-    }
-  }
-  if (has(RecomputeModule::kSharedExperts) && scenario.model.moe && scenario.model.moe->shared_experts == 0) {
-    add("shared_experts in plan/recompute", "the model has no shared experts");
-  }
-  if (has(RecomputeModule::kMlp) && !has_layers(scenario.model, &LayerKind::feed_forward, FeedForward::kDense)) {
-    add("mlp in plan/recompute", "all layers have experts");
-  }
-  if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
-    add("mla_up_proj in plan/recompute", "the model has no latent attention");
-  }
-  // With delayed scaling the projection keeps a cast of the output, and the core keeps the output itself.
-  const bool frees_output = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
-  if (has(RecomputeModule::kCoreAttention) && plan.flash_attention && !frees_output) {
-    found.push_back({"without_effect",
-                     "core_attn in plan/recompute takes time and frees next to nothing: fused "
-                     "attention stores no scores"});
-  }
-}
-
 }  // namespace
 
 std::vector<Warning> warnings(const Report& report, const Prediction& prediction) {
@@ -400,7 +308,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                "that fits into one node lies in two and all nodes have as many",
                                                node, node + spare)});
   }
-  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs.rows[0].forecasts)) {
+  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs)) {
     found.push_back(*std::move(unused));
   }
   for (const FieldLimit& limit : scenario.framework_only) {
@@ -442,7 +350,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
   if (auto partial = unrecordable_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);
-  add_without_effect(scenario, layers, found);
+  for (Warning& each : without_effect(scenario, layers)) found.push_back(std::move(each));
   if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));
   if (scenario.network.calibration && !scenario.network.calibration->curves.empty()) {
     const auto& curves = scenario.network.calibration->curves;

@@ -87,6 +87,14 @@ TEST(CApi, KernelsTakeWhatTheyTakeInAStep) {
   EXPECT_DOUBLE_EQ(two.high_ns, 2 * one.high_ns);
 }
 
+// Where a step runs products in fp16 as those in bf16, so does a kernel that is asked for alone.
+TEST(CApi, ProductsInFp16AreThoseOfAStep) {
+  const Handle session = open({"machine/gpu=l40s"});
+  const std::string sizes = " m=2048 n=1920 k=5120 epilogue=bias";
+  EXPECT_EQ(kernel_of(session.get(), "gemm dtype=fp16" + sizes, 8).ns,
+            kernel_of(session.get(), "gemm dtype=bf16" + sizes, 8).ns);
+}
+
 // Products of experts take what the session's plan makes of them, and a node what its trace tells.
 TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
   const std::string op = "grouped_gemm dtype=bf16 experts=2 rows=6144 n=14336 k=4096";

@@ -1,6 +1,7 @@
 // The answer: how long a step takes, whether it fits, where the time goes and what would help.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,14 +25,34 @@ namespace ns_dist {
 // message that it waits for is exposed communication; what is left, waiting for other stages to compute, is bubble.
 struct Breakdown {
   Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, other;
-  Seconds total() const {
-    return compute + recompute + tp_exposed + cp_exposed + ep_exposed + pp_exposed + dp_exposed + bubble + optimizer +
-           other;
-  }
+  Seconds total() const;
 };
 
+// Its parts, in the order of reports.
+struct BreakdownPart {
+  std::string_view key, name;  // "tp_exposed", "tensor-parallel communication"
+  Seconds Breakdown::*seconds;
+};
+inline constexpr std::array<BreakdownPart, 10> kBreakdownParts = {
+    {{"compute", "compute", &Breakdown::compute},
+     {"recompute", "recomputation", &Breakdown::recompute},
+     {"tp_exposed", "tensor-parallel communication", &Breakdown::tp_exposed},
+     {"cp_exposed", "context-parallel communication", &Breakdown::cp_exposed},
+     {"ep_exposed", "expert-parallel communication", &Breakdown::ep_exposed},
+     {"pp_exposed", "pipeline messages", &Breakdown::pp_exposed},
+     {"dp_exposed", "data-parallel communication", &Breakdown::dp_exposed},
+     {"bubble", "pipeline bubble", &Breakdown::bubble},
+     {"optimizer", "optimizer", &Breakdown::optimizer},
+     {"other", "other", &Breakdown::other}}};
+
+inline Seconds Breakdown::total() const {
+  Seconds sum;
+  for (const BreakdownPart& part : kBreakdownParts) sum += this->*part.seconds;
+  return sum;
+}
+
 // The part that work of this category counts as.
-Seconds& part_of(Breakdown& parts, Category category);
+Seconds Breakdown::*part_of(Category category);
 
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
 

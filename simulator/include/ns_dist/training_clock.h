@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ns_dist/cost.h"
 #include "ns_dist/forecast.h"
 #include "ns_dist/gpu.h"
 #include "ns_dist/operator.h"
@@ -74,6 +75,8 @@ class TrainingClock {
   // fp16 were made inside the layers of an inference engine: 5 % slower on A100, 13 % on H100.
   Operator kernel_of(Operator op) const;
   double factor(const Operator& op) const { return load_on(op) * slowest_on(op) * experts_on(op); }
+  // What `op` takes in the run, as `kernels` forecast it. Errors: those of `kernels`.
+  Result<Forecast> forecast(const ComputeCost& kernels, const Operator& op) const;
   // A benchmark's forecast of `op`, its interval included, as long as it takes in the run.
   Forecast in_training(const Forecast& forecast, const Operator& op) const { return times(factor(op), forecast); }
   // The same of products of the busiest rank's experts; `even` is a benchmark's forecast of them with even groups.

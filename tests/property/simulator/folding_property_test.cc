@@ -191,7 +191,7 @@ void expect_equal(Breakdown a, Breakdown b, Seconds step, bool mirrored) {
   }
   for (std::uint32_t c = 0; c < kCategoryCount; ++c) {
     const auto category = static_cast<Category>(c);
-    RC_ASSERT(std::abs(part_of(a, category) / step - part_of(b, category) / step) < 1e-7);
+    RC_ASSERT(std::abs(a.*part_of(category) / step - b.*part_of(category) / step) < 1e-7);
   }
   RC_ASSERT(std::abs(a.bubble / step - b.bubble / step) < 1e-7);
 }

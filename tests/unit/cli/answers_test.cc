@@ -264,6 +264,13 @@ TEST(Answers, AnAlgorithmThatNothingCanRunIsAWarning) {
                           [](const json& warning) { return warning["code"] == "unused_choice"; }));
 }
 
+// The last stage alone has a collective that runs it.
+TEST(Answers, AnAlgorithmThatOneStageRunsIsNoWarning) {
+  const std::string plan = "--passes forward --model llama3-8b --tp 2 --pp 4 --dp 1 --nodes 1 --global-batch 16";
+  const json report = json::parse(answered(plan + " --algorithm tree --json").out);
+  for (const json& warning : report["warnings"]) EXPECT_NE(warning["code"], "unused_choice") << warning;
+}
+
 TEST(Answers, TheSameQuestionHasTheSameBytes) {
   EXPECT_EQ(answered("--tp 8 --pp 4 --dp 4 --json").out, answered("--tp 8 --pp 4 --dp 4 --json").out);
 }

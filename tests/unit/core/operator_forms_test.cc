@@ -71,6 +71,19 @@ TEST(OperatorForms, OnlyOperatorsWithAPassHaveABackward) {
 }
 
 // What a table can say of an operator comes back from the row that says it.
+// A known pointwise operator has streams of its own, which a table may set otherwise.
+TEST(OperatorForms, PointwiseOperatorsReadTheirStreams) {
+  const auto made = [](std::map<std::string, std::string, std::less<>> values) {
+    values.insert({{"b", "8"}, {"h", "16"}});
+    Given fields(std::move(values));
+    return std::get<Elementwise>(find_operator_form("add")->make(fields, "relu"));
+  };
+  EXPECT_EQ(made({}).inputs, 1);
+  EXPECT_EQ(made({}).outputs, 1);
+  EXPECT_EQ(made({{"inputs", "5"}, {"outputs", "3"}}).inputs, 5);
+  EXPECT_EQ(made({{"inputs", "5"}, {"outputs", "3"}}).outputs, 3);
+}
+
 TEST(OperatorForms, WritesWhatItReads) {
   const Library cudnn = Library::kCudnn;
   Attention latent{.batch = 2, .heads = 16, .kv_heads = 4, .query_length = 512, .key_length = 2048, .head_dim = 192};

@@ -107,6 +107,12 @@ TEST(Astra, ModelAnswersWithTheFormula) {
   EXPECT_EQ((*model)->forecast({CollectiveKind::kAllReduce, 1 * GiB, {0, {{4, 1}}}})->method, "astra-flat/ring");
   EXPECT_FALSE((*model)->forecast({CollectiveKind::kBroadcast, 1 * GiB, {0, {{8, 1}}}}));
   EXPECT_FALSE(make_network_model(test::dgx_a100(), {.model = "astro"}));
+  NetworkCalibration measured;
+  measured.curves.emplace_back();
+  const auto corrected = make_network_model(
+      test::dgx_a100(), {.model = "astra", .calibration = std::make_shared<const NetworkCalibration>(measured)});
+  ASSERT_FALSE(corrected);
+  EXPECT_EQ(corrected.error().where, "network/calibration");
 }
 
 TEST(Astra, FullConnectionsAreOneLinkToEachPeer) {

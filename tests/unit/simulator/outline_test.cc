@@ -82,7 +82,7 @@ TEST(Outline, SumsToTheBreakdown) {
     for (const std::vector<OutlinePiece>& stage : outline.stages) {
       for (const OutlinePiece& piece : stage) {
         for (std::uint32_t c = 0; c < kCategoryCount; ++c) {
-          part_of(sum, static_cast<Category>(c)) += piece.time.by_category[c];
+          sum.*part_of(static_cast<Category>(c)) += piece.time.by_category[c];
         }
         sum.bubble += piece.time.idle;
       }

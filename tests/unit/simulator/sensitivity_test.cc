@@ -69,6 +69,16 @@ TEST(WhatIf, EverythingTwiceAsFastIsAtMostTwiceAsFast) {
   EXPECT_LT(changed(base, "kernel-efficiency x2").step, 0.95 * step_of(base));
 }
 
+// A CPU that updates the optimizer's states is no kernel of the GPU.
+TEST(WhatIf, KernelsAreTheGpus) {
+  const Scenario base = scenario({{"plan/pp", "1"}, {"plan/offload_optimizer", "1"}, {"plan/dp", "1"}});
+  const auto answer = simulate(base);
+  ASSERT_TRUE(answer.has_value());
+  const Seconds gpu = answer->breakdown.compute + answer->breakdown.recompute;
+  ASSERT_GT(answer->breakdown.optimizer, 0.05 * answer->step);
+  EXPECT_LE(changed(base, "kernel-efficiency x0.5").step, answer->step + 1.01 * gpu);
+}
+
 // Amdahl 1967: where a share f of the step is made k times as fast, it takes 1 - f + f / k of its time. Here f is the
 // all-reduce and all-gather of the replicas, which nothing overlaps with and links between nodes alone decide.
 TEST(WhatIf, AShareOfTheStepFollowsAmdahl) {

@@ -499,6 +499,21 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
   EXPECT_NEAR(limit->saves / report.breakdown.tp_exposed, 1, 1e-9);
 }
 
+// Each kind of communication that a step waits for has its limit.
+TEST(Simulate, LimitsTellOfContextParallelism) {
+  Scenario scenario = small_scenario();
+  scenario.plan.cp = 2;
+  scenario.plan.cp_comm = ContextExchange::kAllToAll;
+  scenario.training = {.global_batch = 1, .micro_batch = 1, .sequence = 1024, .precision = Precision::kBf16};
+  const FakeNetwork network(
+      [](const Collective& asked) { return asked.kind == CollectiveKind::kAllToAll ? 20 * ms : Seconds(); });
+  const Report report = simulated(scenario, equal_layers(scenario.model), network);
+  ASSERT_GT(report.breakdown.cp_exposed, 0.3 * report.step);
+  EXPECT_TRUE(std::any_of(report.improvements.begin(), report.improvements.end(), [](const Improvement& each) {
+    return each.at_most && each.change == "free context-parallel links";
+  }));
+}
+
 // A step by the clock without sharing is at most that with sharing, and the unfolded step is the folded one.
 TEST(StepTime, IsThatOfThePrediction) {
   Scenario scenario = small_scenario();
@@ -1078,7 +1093,7 @@ TEST(Simulate, TellsOfSettingsWithoutEffect) {
   EXPECT_THAT(told({{"plan/recompute", "selective:shared_experts"}}), ElementsAre(HasSubstr("no shared experts")));
   EXPECT_THAT(told({{"plan/recompute", "selective:mlp"}}), ElementsAre(HasSubstr("all layers have experts")));
   EXPECT_THAT(told({{"plan/overlap_ep", "on"}}), ElementsAre(HasSubstr("no shared experts")));
-  EXPECT_THAT(told({{"plan/reshard", "off"}}), ElementsAre(HasSubstr("plan/reshard changes nothing")));
+  EXPECT_THAT(told({{"plan/reshard", "off"}}), ElementsAre(HasSubstr("plan/reshard=off changes nothing")));
   EXPECT_THAT(told({{"plan/reshard", "off"}, {"plan/zero", "3"}}), IsEmpty());
   const Assignment shares = {"model", "deepseek-v2-lite"};
   EXPECT_THAT(told({shares, {"plan/recompute", "selective:shared_experts,mlp"}}), IsEmpty());
@@ -1178,6 +1193,7 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   heads.model.head_dim = 112;
   EXPECT_THAT(messages(heads), ::testing::IsEmpty());
 
+  usual.named.names = {"plan/overlap_tp", "plan/expert_dispatch", "plan/expert_imbalance", "plan/expert_capacity"};
   Scenario parts = usual;
   parts.plan.tp = 2, parts.plan.overlap_tp = true;
   EXPECT_THAT(messages(parts), ElementsAre(HasSubstr("overlap_tp=on changes nothing: only exchanges of sequence")));
@@ -1191,7 +1207,7 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   nothing.plan.recompute_modules = set_of(RecomputeModule::kMoe) | set_of(RecomputeModule::kCoreAttention);
   nothing.plan.expert_imbalance = {2};
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("deepep changes nothing: the model has no experts"),
-                                             HasSubstr("expert_imbalance above 1 changes nothing: the model has no"),
+                                             HasSubstr("expert_imbalance=2 changes nothing: the model has no"),
                                              HasSubstr("offload_activations above 4 changes nothing"),
                                              HasSubstr("moe in plan/recompute"), HasSubstr("core_attn")));
   // With delayed scaling, the core's output is kept beside its cast: recomputation frees it.
@@ -1204,7 +1220,7 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   nothing.training = usual.training;
   nothing.plan = usual.plan;
   nothing.plan.expert_capacity = {1};
-  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("expert_capacity above 0 changes nothing: the model has no")));
+  EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("expert_capacity=1 changes nothing: the model has no")));
   nothing.plan = usual.plan;
   nothing.plan.pp = 2, nothing.plan.schedule = "interleaved";
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("plan/schedule=interleaved with plan/vpp=1")));

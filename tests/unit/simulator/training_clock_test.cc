@@ -99,6 +99,18 @@ TEST(TrainingClock, ProductsInFp16AreThoseInBf16) {
   EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), false, 1).kernel_of({Gemm{}, DType::kFp32}).dtype, DType::kFp32);
 }
 
+TEST(TrainingClock, ForecastsTheKernelThatRuns) {
+  const auto kernels = make_compute_model(gpu("l40s"));
+  ASSERT_TRUE(kernels.has_value());
+  const TrainingClock clock(gpu("l40s"), false, 8);
+  const Gemm product{.m = 2048, .n = 1920, .k = 5120, .epilogue = Epilogue::kBias};
+  const auto half = clock.forecast(**kernels, {product, DType::kFp16});
+  const auto bf16 = clock.forecast(**kernels, {product, DType::kBf16});
+  ASSERT_TRUE(half && bf16);
+  EXPECT_EQ(half->latency, bf16->latency);
+  EXPECT_EQ(bf16->latency, clock.factor({product}) * (*kernels)->forecast({product})->latency);
+}
+
 // Closed forms (David and Nagaraja, Order Statistics, s.3.2): 1/sqrt(pi) of two, 3/(2 sqrt(pi)) of three. Tables:
 // 1.26721 of 6, 2.50759 of 100 (Harter 1961).
 TEST(TrainingClock, TheLargestOfNumbersOfANormalDistribution) {

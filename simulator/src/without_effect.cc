@@ -1,0 +1,259 @@
+#include "without_effect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "ns_dist/layer_division.h"
+#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
+
+namespace ns_dist {
+namespace {
+
+// ---- Why a field changes nothing; empty where it may change something ----
+
+using Reason = std::string;
+
+Reason no_experts(const Scenario& s) { return s.model.moe ? "" : "the model has no experts"; }
+
+Reason whole_experts(const Scenario& s) {
+  if (!s.model.moe) return no_experts(s);
+  return s.plan.ep == 1 ? "plan/ep is 1" : "";
+}
+
+Reason no_shared_experts(const Scenario& s) {
+  if (Reason whole = whole_experts(s); !whole.empty()) return whole;
+  return s.model.moe->shared_experts == 0 ? "the model has no shared experts" : "";
+}
+
+Reason padded_or_no_experts(const Scenario& s) {
+  if (!s.model.moe || !pads_experts(s.plan)) return no_experts(s);
+  return "experts are padded to plan/expert_capacity, so ranks have equal shares";
+}
+
+Reason one_kernel_of_experts(const Scenario& s) {
+  if (!s.model.moe) return no_experts(s);
+  return s.plan.expert_products == ExpertProducts::kKernel ? "plan/expert_products is kernel" : "";
+}
+
+Reason not_quantized(const Scenario& s) {
+  if (quantizes(s.training.precision)) return "";
+  return fmt::format("training/dtype is {}", enumerator_name(s.training.precision));
+}
+
+Reason not_fp8(const Scenario& s) {
+  return s.training.precision == Precision::kFp8 ? "" : "it is of training/dtype=fp8";
+}
+
+Reason not_quantized_to_experts(const Scenario& s) {
+  Reason whole = whole_experts(s);
+  return whole.empty() ? not_quantized(s) : whole;
+}
+
+Reason fused_attention(const Scenario& s) { return s.plan.flash_attention ? "plan/flash_attention is on" : ""; }
+Reason stored_scores(const Scenario& s) { return s.plan.flash_attention ? "" : "plan/flash_attention is off"; }
+
+Reason one_stage(const Scenario& s) { return s.plan.pp == 1 ? "plan/pp is 1" : ""; }
+Reason one_tensor_rank(const Scenario& s) { return s.plan.tp == 1 ? "plan/tp is 1" : ""; }
+
+Reason messages_differ(const Scenario& s) {
+  if (s.plan.pp == 1) return one_stage(s);
+  if (s.plan.tp == 1) return one_tensor_rank(s);
+  return s.plan.sequence_parallel ? "under plan/sequence_parallel, tensor-parallel ranks have other parts" : "";
+}
+
+Reason no_parts_of_products(const Scenario& s) {
+  if (s.plan.tp == 1) return one_tensor_rank(s);
+  return s.plan.sequence_parallel ? "" : "only exchanges of sequence parallelism run in parts beside products";
+}
+
+Reason whole_context(const Scenario& s) { return s.plan.cp == 1 ? "plan/cp is 1" : ""; }
+
+Reason whole_weights(const Scenario& s) { return s.plan.zero == ZeroStage::kParameters ? "" : "it is of plan/zero=3"; }
+
+Reason not_muon(const Scenario& s) {
+  return s.plan.optimizer == OptimizerKind::kMuon ? "" : "it is of plan/optimizer=muon";
+}
+
+Reason not_shared_muon(const Scenario& s) {
+  if (s.plan.optimizer != OptimizerKind::kMuon) return not_muon(s);
+  return s.plan.zero == ZeroStage::kNone ? "it is of plan/zero=1" : "";
+}
+
+Reason not_divided_muon(const Scenario& s) {
+  return s.plan.optimizer == OptimizerKind::kMuon ? one_tensor_rank(s) : not_muon(s);
+}
+
+Reason no_full_recomputation(const Scenario& s) {
+  return s.plan.recompute == Recompute::kFull ? "" : "it is of plan/recompute=full";
+}
+
+Reason nothing_launched(const Scenario& s) {
+  return s.host.cuda_graphs.step ? "host/cuda_graphs is on: one launch a step" : "";
+}
+
+Reason nothing_offloaded(const Scenario& s) {
+  const bool offloads = s.plan.offload_optimizer.value > 0 || s.plan.offload_activations > 0;
+  return offloads ? "" : "nothing is offloaded";
+}
+
+struct Condition {
+  std::string_view field;
+  Reason (*reason)(const Scenario&);
+};
+constexpr std::array kConditions = std::to_array<Condition>({
+    {"plan/etp", no_experts},
+    {"plan/expert_dispatch", whole_experts},
+    {"plan/expert_imbalance", padded_or_no_experts},
+    {"plan/expert_capacity", no_experts},
+    {"plan/expert_products", no_experts},
+    {"plan/fused_permutation", no_experts},
+    {"plan/weighted_activation", no_experts},
+    {"plan/overlap_ep", no_shared_experts},
+    {"host/expert_launch_cost", one_kernel_of_experts},
+    {"plan/fp8_params", not_quantized},
+    {"plan/fp8_any_layout", not_fp8},
+    {"plan/fp8_dispatch", not_quantized_to_experts},
+    {"plan/fp8_activations", not_quantized},
+    {"plan/delayed_scaling", not_fp8},
+    {"plan/bf16_first_layers", not_quantized},
+    {"plan/bf16_last_layers", not_quantized},
+    {"plan/attention_library", stored_scores},
+    {"plan/split_softmax", fused_attention},
+    {"plan/cp_comm", whole_context},
+    {"plan/account_embedding", one_stage},
+    {"plan/account_loss", one_stage},
+    {"plan/scatter_p2p", messages_differ},
+    {"plan/overlap_tp", no_parts_of_products},
+    {"plan/blocking_tp", one_tensor_rank},
+    {"plan/zero_library", whole_weights},
+    {"plan/reshard", whole_weights},
+    {"plan/prefetch", whole_weights},
+    {"plan/recompute_early_stop", no_full_recomputation},
+    {"plan/muon_steps", not_muon},
+    {"plan/muon_tp", not_divided_muon},
+    {"plan/muon_buffers", not_shared_muon},
+    {"host/blocking_launches", nothing_launched},
+    {"host/memory_bandwidth", nothing_offloaded},
+});
+
+class Ineffective {
+ public:
+  void add(std::string_view option, std::string_view why) {
+    warnings_.push_back({"without_effect", fmt::format("{} changes nothing: {}", option, why)});
+  }
+  void add(std::string text) { warnings_.push_back({"without_effect", std::move(text)}); }
+  std::vector<Warning> take() { return std::move(warnings_); }
+
+ private:
+  std::vector<Warning> warnings_;
+};
+
+// Fields that the user named, whose conditions the plan does not meet. What a framework sets is no mistake.
+template <class Table>
+void add_unmet(const Scenario& scenario, const Table& table, Ineffective& found) {
+  const std::vector<Assignment> usual = assignments_of(Table());
+  const std::vector<Assignment> set = assignments_of(table);
+  for (const Condition& condition : kConditions) {
+    const auto at =
+        std::find_if(set.begin(), set.end(), [&](const auto& each) { return each.field == condition.field; });
+    if (at == set.end() || *at == usual[static_cast<std::size_t>(at - set.begin())]) continue;
+    const NamedFields& named = scenario.named;
+    if (!named.names.contains(condition.field) || named.chosen.contains(condition.field)) continue;
+    const Reason reason = condition.reason(scenario);
+    if (!reason.empty()) found.add(fmt::format("{}={}", at->field, at->text), reason);
+  }
+}
+
+void add_experts(const Scenario& scenario, Ineffective& found) {
+  const ParallelPlan& plan = scenario.plan;
+  if (!scenario.model.moe) return;
+  const double most = most_over_mean(scenario.model, plan);
+  if (plan.expert_imbalance.value <= most || pads_experts(plan)) return;
+  found.add(fmt::format("plan/expert_imbalance above {:.4g}", most),
+            most < static_cast<double>(plan.ep)
+                ? "a token goes to an expert once"
+                : fmt::format("plan/ep is {}, and no rank has more than all tokens", plan.ep));
+}
+
+void add_graphs(const Scenario& scenario, Ineffective& found) {
+  CudaGraphs known = graphs_of_layers(scenario.model);
+  if (scenario.model.moe) known.modules |= set_of(LayerModule::kMoe);
+  if (const CudaGraphs none{.modules = scenario.host.cuda_graphs.modules & ~known.modules}; none.any()) {
+    found.add(fmt::format("host/cuda_graphs={}", field_text(none)), "the model has no such modules");
+  }
+}
+
+void add_schedule(const Scenario& scenario, Ineffective& found) {
+  const ParallelPlan& plan = scenario.plan;
+  const PipelineSchedule& schedule = traits_of(plan);
+  if (schedule.hides_tokens) {
+    if (microbatches_of(plan, scenario.training) == 1) {
+      found.add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
+    }
+  } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
+    found.add(
+        fmt::format("plan/schedule={} with plan/vpp=1 has one chunk a stage: its bubble is not shorter than with "
+                    "plan/schedule={}; plan/vpp=2 or more shortens it",
+                    plan.schedule, ParallelPlan().schedule));
+  }
+}
+
+void add_recomputation(const Scenario& scenario, Ineffective& found) {
+  const ParallelPlan& plan = scenario.plan;
+  if (plan.recompute != Recompute::kSelective) return;
+  const auto has = [&](RecomputeModule module) { return (plan.recompute_modules & set_of(module)) != 0; };
+  for (const RecomputeModule module :
+       {RecomputeModule::kMoeActivation, RecomputeModule::kMoe, RecomputeModule::kSharedExperts}) {
+    if (has(module) && !scenario.model.moe) {
+      found.add(fmt::format("{} in plan/recompute", enumerator_name(module)), no_experts(scenario));
+    }
+  }
+  if (has(RecomputeModule::kSharedExperts) && scenario.model.moe && scenario.model.moe->shared_experts == 0) {
+    found.add("shared_experts in plan/recompute", "the model has no shared experts");
+  }
+  if (has(RecomputeModule::kMlp) && !has_layers(scenario.model, &LayerKind::feed_forward, FeedForward::kDense)) {
+    found.add("mlp in plan/recompute", "all layers have experts");
+  }
+  if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
+    found.add("mla_up_proj in plan/recompute", "the model has no latent attention");
+  }
+  // With delayed scaling the projection keeps a cast of the output, and the core keeps the output itself.
+  const bool frees_output = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
+  if (has(RecomputeModule::kCoreAttention) && plan.flash_attention && !frees_output) {
+    found.add("core_attn in plan/recompute takes time and frees next to nothing: fused attention stores no scores");
+  }
+}
+
+void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, Ineffective& found) {
+  const ParallelPlan& plan = scenario.plan;
+  const std::int64_t most = *std::max_element(layers.begin(), layers.end());
+  const std::string held =
+      fmt::format("a {} holds at most {} layers",
+                  static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage", most);
+  if (plan.offload_activations > most) found.add(fmt::format("a plan/offload_activations above {}", most), held);
+  if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
+    found.add(fmt::format("a number of layers above {} in plan/recompute", most), held);
+  }
+}
+
+}  // namespace
+
+std::vector<Warning> without_effect(const Scenario& scenario, std::span<const std::int64_t> layers) {
+  Ineffective found;
+  add_unmet(scenario, scenario.plan, found);
+  add_unmet(scenario, scenario.host, found);
+  add_experts(scenario, found);
+  add_graphs(scenario, found);
+  add_schedule(scenario, found);
+  add_layers(scenario, layers, found);
+  add_recomputation(scenario, found);
+  return found.take();
+}
+
+}  // namespace ns_dist
