@@ -124,7 +124,7 @@ std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute,
 double working_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
   const bool full = recomputes_all(block, recompute);
   double most = 0;
-  for (const BlockStep& step : block.steps) most = std::max(most, step.transient_backward);
+  for (const BlockStep& step : block.steps) most = std::max({most, step.transient_forward, step.transient_backward});
   for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
     double there = 0, transient = 0;
     for (std::size_t i = range.first; i < range.end; ++i) {

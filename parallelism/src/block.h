@@ -143,8 +143,9 @@ struct StepRange {
 };
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
-// The most that a backward pass needs at one time beside what is kept: what the forward pass did not keep of the steps
-// of one range, and what the step needs that runs (BlockStep, transient_backward).
+// The most that a pass needs at one time beside what is kept: what the step needs that runs (BlockStep,
+// transient_forward and _backward), and before a backward pass what the forward pass did not keep of the steps of one
+// range.
 double working_bytes(const Block& block, Recompute recompute, ModuleSet modules);
 // The same of a forward pass alone, which keeps nothing: all that the block would keep, and what the step needs.
 double forward_working_bytes(const Block& block);

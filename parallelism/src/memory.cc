@@ -62,14 +62,21 @@ struct StageChunks {
   std::vector<ChunkBytes> chunks;
   double largest_parameters = 0;  // of one layer on a rank, those that are trained
   double largest_frozen = 0;
-  double layer_parameters = 0, layer_frozen = 0;  // of all layers: the rest is embedding and loss
-  double under_way = 0;                           // of layers that the host keeps: those on their way, or in use
-  std::vector<ChunkBytes> away;                   // layers that the host keeps, in place of bytes; empty where none
+  double layer_parameters = 0, layer_frozen = 0;    // of all layers: the rest is embedding and loss
+  double largest_gathered = 0, layer_gathered = 0;  // of these, what ZeRO 3 gathers, trained or frozen
+  double under_way = 0;                             // of layers that the host keeps: those on their way, or in use
+  std::vector<ChunkBytes> away;                     // layers that the host keeps, in place of bytes; empty where none
 };
 
 // Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
 // computes, and the next.
 constexpr double kLayersUnderWay = 2;
+
+// What ZeRO 3 gathers: experts that no other rank has stay where they are, unless their shards have another format.
+double gathered_parameters(const ParallelPlan& plan, const RankParameters& trained, const RankParameters& frozen) {
+  const bool experts = has_fp32_shards(plan) || sharing_replicas(plan, true) > 1;
+  return trained.dense + frozen.dense + (experts ? trained.experts + frozen.experts : 0);
+}
 
 void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_forward += kept.after_forward * static_cast<double>(count);
@@ -115,6 +122,9 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
         stage.layer_parameters += part.parameters.total() * static_cast<double>(run.count);
         stage.layer_frozen += part.frozen.total() * static_cast<double>(run.count);
+        const double gathered = gathered_parameters(*shape.plan, part.parameters, part.frozen);
+        stage.largest_gathered = std::max(stage.largest_gathered, gathered);
+        stage.layer_gathered += gathered * static_cast<double>(run.count);
       }
     }
   }
@@ -137,18 +147,21 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   const double whole = whole_of(held.total(), layers.layer_parameters, kLayersUnderWay, layers.largest_parameters);
   RankParameters all = held;
   all += frozen;
-  const double gathered = 1 + static_cast<double>(plan.prefetch);
-  const double whole_weights = shards_weights(plan) && plan.reshard
-                                   ? whole_of(all.total(), layers.layer_parameters + layers.layer_frozen, gathered,
-                                              layers.largest_parameters + layers.largest_frozen)
-                                   : all.total();
+  const double under_way = 1 + static_cast<double>(plan.prefetch);
+  const bool by_layer = shards_weights(plan) && plan.reshard;
+  const double in_layers = layers.layer_parameters + layers.layer_frozen;
+  const double in_passes =
+      by_layer ? whole_of(all.total(), in_layers, under_way, layers.largest_parameters + layers.largest_frozen)
+               : all.total();
+  const double gathered = shards_weights(plan) ? gathered_parameters(plan, held, frozen) : all.total();
+  const double whole_weights =
+      by_layer ? whole_of(gathered, layers.layer_gathered, under_way, layers.largest_gathered) : gathered;
   // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
   // are cast for one pass, and their shards are not.
   const bool for_a_pass = casts_in_passes(plan);
-  const double in_layers = layers.layer_parameters + layers.layer_frozen;
-  const double whole_layers = whole_weights - std::max(0.0, all.total() - in_layers);
+  const double whole_layers = in_passes - std::max(0.0, all.total() - in_layers);
   const double whole_quantized = in_layers > 0 ? all.quantized * std::min(1.0, whole_layers / in_layers) : 0;
-  const double cast = for_a_pass ? shape.product_element : operand_bytes(shape);
+  const double cast = for_a_pass ? shape.weight_element : weight_bytes(shape);
   const double added = cast - (plan.fp8_params ? each.weight : 0);
   // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
   const double copied = shape.autocast ? shape.element : 0;
@@ -420,6 +433,7 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   StageChunks parts_alone;  // nothing is whole that need not be
   parts_alone.layer_parameters = held.total();
   parts_alone.layer_frozen = frozen.total();
+  parts_alone.layer_gathered = gathered_parameters(plan, held, frozen);
   MatrixShares even;  // nobody has more than its share
   RankParameters matrices;
   matrices.dense = held.matrices;

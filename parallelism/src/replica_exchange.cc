@@ -49,7 +49,7 @@ Bytes ReplicaExchange::gathered_size(const RankParameters& held, bool experts) c
   const double all = experts ? held.experts : held.dense;
   const double of_products = experts ? held.quantized_experts : held.quantized - held.quantized_experts;
   const double quantized = gathers_casts(plan_, shape_) ? of_products : 0;
-  return (shape_.element * (all - quantized) + shape_.product_element * quantized) * units::B;
+  return (shape_.element * (all - quantized) + shape_.weight_element * quantized) * units::B;
 }
 
 std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
@@ -109,7 +109,7 @@ std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
     }
     if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && casts_in_passes(plan_)) {
       items.push_back({"weights.quantize", Category::kForward,
-                       Operator{blocks::cast(shape_, casts, shape_.product_element), shape_.dtype}});
+                       Operator{blocks::cast(shape_, casts, shape_.weight_element), shape_.dtype}});
     }
     return writer_.intern(std::move(items));
   });

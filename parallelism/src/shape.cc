@@ -16,6 +16,10 @@ std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
   return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
 }
 
+// Bytes of an 8-bit weight with its share of the fp32 factor of a block of 128 x 128 (DeepSeek-V3, arXiv 2412.19437,
+// s.3.3.2; TransformerEngine, common/recipe, Float8BlockScaling, w_block_scaling_dim).
+constexpr double kBlockScaledWeight = 1 + 4.0 / (128 * 128);
+
 }  // namespace
 
 Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
@@ -29,6 +33,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       hidden_element(size_of(hidden_dtype) / units::B),
       product_element(size_of(product_type(training.precision)) / units::B +
                       scale_bytes(product_type(training.precision), scaling_of(training.precision))),
+      weight_element(training.precision == Precision::kFp8Block ? kBlockScaledWeight : product_element),
       tp(p.tp),
       cp(p.cp),
       dp(p.dp),

@@ -26,6 +26,7 @@ struct Shape {
   DType hidden_dtype;      // of hidden states
   double hidden_element;   // bytes of an element of these
   double product_element;  // bytes of an operand of the layers' products, with the scale factors of its blocks
+  double weight_element;   // the same of weights
   std::int64_t tp, cp, dp, ep, etp;
   bool sequence_parallel;  // false when tp is 1
   bool dropout;            // false in forward passes alone
@@ -83,11 +84,12 @@ struct RankParameters {
 // the transpose only where the GPU needs it; of block formats, a copy for each direction of the sum. Forward passes
 // alone have one product that reads it (TransformerEngine, pytorch/module/linear.py: columnwise usage where gradients
 // are needed).
-inline double operand_bytes(const Shape& shape) {
+inline bool has_both_layouts(const Shape& shape) {
   const bool one_product = shape.plan->passes == Passes::kForward;
-  const bool twice = !one_product && (shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout);
-  return (twice ? 2 : 1) * shape.product_element;
+  return !one_product && (shape.precision != Precision::kFp8 || !shape.plan->fp8_any_layout);
 }
+inline double operand_bytes(const Shape& shape) { return (has_both_layouts(shape) ? 2 : 1) * shape.product_element; }
+inline double weight_bytes(const Shape& shape) { return (has_both_layouts(shape) ? 2 : 1) * shape.weight_element; }
 // Whether each pass casts the weights that it gathered, and nothing keeps the casts.
 inline bool casts_in_passes(const ParallelPlan& plan) { return shards_weights(plan) && !plan.fp8_params; }
 // Format of a summed gradient, and its bytes.

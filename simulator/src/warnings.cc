@@ -102,7 +102,7 @@ std::optional<Warning> high_mfu(const Report& report) {
   if (report.mfu <= kHigh) return std::nullopt;
   const std::string why =
       report.mfu_causal <= kHigh
-          ? fmt::format("counts attention in full, as Megatron does; {:.0f} % without what a causal mask leaves out",
+          ? fmt::format("counts attention in full, as Megatron-LM did until 2025; {:.0f} % without what a causal mask leaves out",
                         100 * report.mfu_causal)
           : "is more than published steps reach: its kernels and their overlap are to be doubted";
   return Warning{"high_mfu", fmt::format("an MFU of {:.0f} % {}", 100 * report.mfu, why)};

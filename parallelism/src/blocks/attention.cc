@@ -16,6 +16,11 @@ using blocks::Split;
 // Key-value heads that this rank stores. Latent attention expands its latents to as many as there are queries.
 std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.heads : shape.kv_heads; }
 
+// The same where ranks exchange heads for tokens, of as many tokens: more ranks than heads have copies of them.
+std::int64_t exchanged_key_heads(const Shape& shape) {
+  return std::max(key_heads(shape), shape.cp_inner);
+}
+
 // Of the gates of its output, which the first projection makes beside the queries.
 std::int64_t gate_columns(const Shape& shape) {
   return shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
@@ -180,8 +185,9 @@ BlockStep heads(const Shape& shape) {
   }
   if (shape.model->mla) step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kLatentUpProjection);
   step.kept_as = ActivationKind::kAttentionCore;
-  step.kept_for_input_gradient = bytes_of(
-      shape, shape.tokens, shape.heads * shape.query_dim + key_heads(shape) * (shape.query_dim + shape.value_dim));
+  step.kept_for_input_gradient =
+      bytes_of(shape, shape.tokens,
+               shape.heads * shape.query_dim + exchanged_key_heads(shape) * (shape.query_dim + shape.value_dim));
   return step;
 }
 
@@ -311,8 +317,7 @@ void divided_core(const Shape& shape, BlockStep& step) {
                                          beside ? Beside::kKernel : Beside::kNothing}});
   };
   const std::int64_t outputs = shape.tokens * shape.heads * shape.value_dim;
-  // Of the rank's heads; more ranks than key-value heads have copies of them.
-  const std::int64_t keys = shape.tokens * inner * all.kv_heads * (shape.query_dim + shape.value_dim);
+  const std::int64_t keys = shape.tokens * exchanged_key_heads(shape) * (shape.query_dim + shape.value_dim);
   const Bytes travelling = static_cast<double>(keys) * shape.element * units::B;
   exchange(step.forward, "attention.heads.all_to_all", queries + travelling);
   exchange(step.input_gradient, "attention.output.backward.all_to_all", results);
@@ -339,14 +344,41 @@ void divided_core(const Shape& shape, BlockStep& step) {
       step.input_gradient.push_back(kernel(shape, "attention.ring.add", Elementwise{"add", changed(keys), 2, 1, 1}));
     }
   }
+  if (parts > 1) {
+    // The keys and values of all parts, and the result of each, are there until the results are merged, behind the
+    // ring; the rank with the end of the sequence sees all queries of each. Backward, two pairs of keys and values with
+    // their gradients, and the gradients of the part that runs (TransformerEngine, context_parallel.py,
+    // AttnFuncWithCPAndKVP2P).
+    const auto held = static_cast<double>(outputs + ring.others * changed(outputs));
+    step.transient_forward = static_cast<double>(parts) * (travelling / units::B) + held * shape.element;
+    step.transient_backward = (5 * travelling + queries) / units::B;
+  }
   exchange(step.forward, "attention.output.all_to_all", results);
   exchange(step.input_gradient, "attention.heads.backward.all_to_all", queries + travelling);
+}
+
+// Keys that the two parts of a rank's sequence look at, one after the other: under a causal mask those before and in
+// the part, of a window no more than it is long.
+std::int64_t keys_of_parts(const Shape& shape) {
+  const std::int64_t part = (shape.sequence / shape.cp + 1) / 2;
+  const std::int64_t all = shape.model->bidirectional ? 2 * shape.sequence : shape.sequence + part;
+  const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
+  return window > 0 ? std::min(all, 2 * (window + part)) : all;
 }
 
 // Queries of this rank against the keys of all ranks, under a causal mask half of them: a rank has a part from the
 // beginning and one from the end. Under a window, as many as the busiest rank's, which is in the middle.
 void gathered_core(const Shape& shape, BlockStep& step) {
   const Bytes all = keys_and_values(shape) * static_cast<double>(shape.cp);
+  // Ranks have a part of the sequence's beginning and one of its end: what was gathered is put in order of the
+  // sequence, and gradients back in that of the ranks. Gradients of each part's keys are added to zeros
+  // (TransformerEngine, context_parallel.py, AttnFuncWithCPAndKVAllGather).
+  const std::int64_t columns = key_heads(shape) * (shape.query_dim + shape.value_dim);
+  const std::int64_t elements = shape.tokens * shape.cp * columns;
+  const std::int64_t added = shape.micro_batch * keys_of_parts(shape) * columns;
+  const auto add = [&](const char* name, const OperatorKind& what) {
+    step.input_gradient.push_back(kernel(shape, name, what));
+  };
   const auto communicate = [&](std::vector<Call>& calls, const char* name, CollectiveKind kind) {
     calls.push_back({name, Communication{kind, all, Axis::kContext}});
   };
@@ -364,13 +396,21 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   attention.window = 0;
   attention.causal = false;
   communicate(step.forward, "attention.keys.all_gather", CollectiveKind::kAllGather);
+  step.forward.push_back(kernel(shape, "attention.keys.reorder", Copy{all}));
+  add("attention.keys.backward.fill", Elementwise{"fill", elements, 0, 1, 0});
   communicate(step.input_gradient, "attention.keys.backward.all_gather", CollectiveKind::kAllGather);
+  add("attention.keys.backward.reorder", Copy{all});
   add_core(shape, step, attention);
+  add("attention.keys.backward.add", Elementwise{"add", added, 2, 1, 1});
+  add("attention.keys.backward.pack", Copy{all});
   communicate(step.input_gradient, "attention.keys.backward.reduce_scatter", CollectiveKind::kReduceScatter);
-  // Backward, gradients of all keys and values, too (TransformerEngine, context_parallel.py,
-  // AttnFuncWithCPAndKVAllGather).
-  step.transient_forward = all / units::B;
-  step.transient_backward = 2 * all / units::B;
+  // What is put in order is there twice: keys, then values. Backward, gradients of all keys and values and those of the
+  // parts, too.
+  const double wider = static_cast<double>(std::max(shape.query_dim, shape.value_dim)) /
+                       static_cast<double>(shape.query_dim + shape.value_dim);
+  const double parts = static_cast<double>(added) / static_cast<double>(elements);
+  step.transient_forward = (1 + wider) * (all / units::B);
+  step.transient_backward = (2 + parts + wider) * (all / units::B);
 }
 
 void flash_core(const Shape& shape, BlockStep& step) {

@@ -122,9 +122,11 @@ TEST(Memory, StatesOfExpertsAreSharedByTheirCopies) {
   EXPECT_NEAR(stage.optimizer / B, 12 * (others / 8 + experts / 2), 1);
 }
 
-// Keys and values of all four ranks are gathered: 2 heads of 64, keys and values, 2 bytes, 2,048 tokens. A backward
-// pass has their gradients, too; the pass of an evaluation has none. Each layer in turn.
-TEST(Memory, GatheredKeysAndValuesAreThereForALayer) {
+// Keys and values of all four ranks: 2 heads of 64, keys and values, 2 bytes, 2,048 tokens. As TransformerEngine has it
+// (context_parallel.py): gathered, they are put in order, one after the other, which needs half of them twice. A
+// backward pass has their gradients, those that the two parts of a rank's queries make (of all keys, and of an eighth
+// more), and puts them in order. A ring holds those of all ranks and a result for each. Each layer in turn.
+TEST(Memory, KeysAndValuesOfAllRanksAreThereForALayer) {
   const Model model = llama(2, 512, 8, 2, 1024);
   const Training training{4, 1, 2048, Precision::kBf16};
   const auto activations = [&](ContextExchange how, Passes passes) {
@@ -134,20 +136,59 @@ TEST(Memory, GatheredKeysAndValuesAreThereForALayer) {
     return passes == Passes::kForward ? forward_working_bytes(layer) : working_bytes(layer, Recompute::kNone, 0);
   };
   const double all = 2048.0 * 2 * 2 * 64 * 2;
-  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kTraining), 2 * all);
-  EXPECT_EQ(activations(ContextExchange::kRing, Passes::kTraining), 0);
+  const double results = 2048.0 * 8 * 64 * 2;
+  EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kTraining), (2 + 1.125 + 0.5) * all);
+  EXPECT_EQ(activations(ContextExchange::kRing, Passes::kTraining), all + results);
   EXPECT_EQ(activations(ContextExchange::kAllGather, Passes::kForward) -
                 activations(ContextExchange::kRing, Passes::kForward),
-            all);
+            1.5 * all - (all + results));
   // The backward pass of the layers frees the loss first.
   Model small = model;
   small.vocabulary = 128;
   const auto budget = [&](ContextExchange how) {
     return memory_budget(small, {.cp = 4, .cp_comm = how}, training)->stages[0].activations / B;
   };
-  const ParallelPlan plan{.cp = 4};
-  const double loss = kept_bytes(loss_block(Shape(small, plan, training)), Recompute::kNone).after_forward;
-  EXPECT_NEAR(budget(ContextExchange::kAllGather) - budget(ContextExchange::kRing), 2 * all - loss, 1);
+  EXPECT_NEAR(budget(ContextExchange::kAllGather) - budget(ContextExchange::kRing), 3.625 * all - (all + results), 1);
+}
+
+// Exchanged for tokens, 2 heads of keys and values on 8 ranks are 8: each rank has a copy of one.
+TEST(Memory, CopiesOfKeyHeadsAreKept) {
+  const Model model = llama(1, 512, 8, 2, 1024);
+  const auto kept = [&](ContextExchange how) {
+    const ParallelPlan plan{.cp = 8, .cp_comm = how};
+    const Block block = attention_block(Shape(model, plan, {1, 1, 2048, Precision::kBf16}));
+    return kept_by_kind(block, Recompute::kNone, 0)[static_cast<std::size_t>(ActivationKind::kAttentionCore)]
+        .after_forward;
+  };
+  const double tokens = 2048.0 / 8;
+  EXPECT_EQ(kept(ContextExchange::kRing), tokens * (8 + 2 * 2) * 64 * 2);
+  EXPECT_EQ(kept(ContextExchange::kAllToAll), tokens * (8 + 2 * 8) * 64 * 2);
+}
+
+// The 8-bit weights of blocks have one fp32 factor for 128 x 128; activations have one for 1 x 128.
+TEST(Memory, BlocksOfWeightsShareAFactor) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const ParallelPlan plan{};
+  const auto casts = [&](Precision precision) {
+    PlanCache cache;
+    return memory_detail(model, plan, {1, 1, 512, precision}, cache)->at(0).cast_weights / B;
+  };
+  EXPECT_NEAR(casts(Precision::kFp8Block) / casts(Precision::kFp8), 1 + 4.0 / (128 * 128), 1e-12);
+}
+
+// Experts that no other rank has are not gathered, unless shards have another format than weights.
+TEST(Memory, ExpertsOfOneRankAreNotGathered) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  const double experts = 3 * 512.0 * 1024;  // of one expert
+  const auto gathered = [&](std::int64_t ep, ZeroLibrary library) {
+    ParallelPlan plan{.dp = 8, .ep = ep, .zero = ZeroStage::kParameters, .zero_library = library};
+    PlanCache cache;
+    return memory_detail(model, plan, {8, 1, 512, Precision::kBf16}, cache)->at(0).gathered_weights / B / 2;
+  };
+  const double others = gathered(8, ZeroLibrary::kDefault);
+  EXPECT_EQ(gathered(4, ZeroLibrary::kDefault), others + 2 * 2 * experts) << "two experts of two layers";
+  EXPECT_EQ(gathered(8, ZeroLibrary::kFsdp2), others + 2 * experts);
 }
 
 // Of layers whose activations wait on the host, two at a time are on the GPU: the one that computes and the one on its
