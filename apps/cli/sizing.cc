@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "ns_dist/internal/divisors.h"
 #include "ns_dist/planner.h"
 #include "report_text.h"
 
@@ -84,8 +85,8 @@ class Sizes {
       batches.push_back(space.base().training.global_batch);
     }
     for (const std::int64_t batch : batches) {
-      for (std::int64_t replicas = 1; replicas <= std::min(batch, kMostSearched / unit); ++replicas) {
-        if (batch % replicas == 0) sizes.known_.push_back(unit * replicas);
+      for (const std::int64_t replicas : divisors_of(batch, kMostSearched / unit)) {
+        sizes.known_.push_back(unit * replicas);
       }
     }
     return sizes;

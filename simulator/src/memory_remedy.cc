@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "advice.h"
@@ -60,11 +62,9 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
   return out;
 }
 
-// Every plan that changes this one by doubling tp, cp, pp or ep, whole experts, halving the microbatch, recomputing
-// more, 1F1B, which keeps few microbatches, sharing the optimizer or the weights among more replicas, the optimizer on
-// the host, and under ZeRO-3 by doubling dp. Data-parallel replicas are given up for the other degrees: as many as
-// leave no GPU idle, or fewer.
-std::vector<Remedy> candidates_for(const Scenario& scenario) {
+// Plans that change this one by doubling tp, cp, pp or ep, and by whole experts. Data-parallel replicas are given up
+// for the other degrees: as many as leave no GPU idle, or fewer.
+std::vector<Remedy> other_degrees(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
   all = varied(all, doublings(plan.tp, scenario.cluster.gpus_per_node()), [&](Remedy& each, int steps) {
@@ -104,6 +104,14 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.cost += kWholeExperts;
   });
   std::erase_if(all, [&](const Remedy& each) { return each.plan.etp != plan.etp && each.plan.tp == 1; });
+  return all;
+}
+
+// What any degrees may have: a smaller microbatch, more recomputation, 1F1B, which keeps few microbatches, the
+// optimizer or the weights shared among more replicas, the optimizer on the host, and under ZeRO-3 more replicas.
+std::vector<Remedy> savings_for(const Scenario& scenario) {
+  const ParallelPlan& plan = scenario.plan;
+  std::vector<Remedy> all = {{plan, scenario.training, 0}};
   all = varied(all, doublings(1, scenario.training.micro_batch), [](Remedy& each, int steps) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
@@ -136,7 +144,6 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
     each.cost += kShard;
   });
   all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 || muon ? 0 : 1, [](Remedy& each, int) {
-    if (each.plan.pp > 1) return;
     each.plan.zero = ZeroStage::kParameters;
     each.cost += kShardWeights;
   });
@@ -157,6 +164,22 @@ std::vector<Remedy> candidates_for(const Scenario& scenario) {
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
 
+// Whether weights are not shared in a pipeline, unless they were.
+bool go_together(const Scenario& scenario, const Remedy& degrees, const Remedy& saving) {
+  return saving.plan.zero != ZeroStage::kParameters || scenario.plan.zero == ZeroStage::kParameters ||
+         degrees.plan.pp == 1;
+}
+
+Remedy together(const Scenario& scenario, const Remedy& degrees, const Remedy& saving) {
+  Remedy both = saving;
+  ParallelPlan& plan = both.plan;
+  plan.tp = degrees.plan.tp, plan.pp = degrees.plan.pp, plan.cp = degrees.plan.cp, plan.ep = degrees.plan.ep;
+  plan.etp = degrees.plan.etp, plan.sequence_parallel = degrees.plan.sequence_parallel;
+  plan.dp = degrees.plan.dp * (saving.plan.dp / scenario.plan.dp);
+  both.cost += degrees.cost;
+  return both;
+}
+
 Scenario changed_to(const Scenario& from, const Remedy& candidate, const Cluster& machine) {
   Scenario changed = from;
   changed.plan = candidate.plan;
@@ -172,25 +195,28 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   // The optimizer stays on the GPUs where any plan on those that there are fits. A plan that has all GPUs of its
   // machine moves it to the host before it asks for more of them.
   enum class Try { kAsItIs, kOffload, kMoreGpus };
-  using Group = std::pair<Try, std::int64_t>;            // and ranks
-  std::vector<std::tuple<Group, double, Remedy>> order;  // by group, then by usual cost
+  using Group = std::pair<Try, std::int64_t>;  // and ranks
+  struct Candidate {
+    double cost;
+    std::uint32_t degrees, saving;
+  };
+  std::map<Group, std::vector<Candidate>> groups;
   const std::int64_t gpus = scenario.cluster.gpu_count();
   const bool fills = rank_count(scenario.plan).value_or(0) >= gpus;
-  Scenario other_plan = scenario;
-  for (const Remedy& candidate : candidates_for(scenario)) {
-    other_plan.plan = candidate.plan;
-    other_plan.training = candidate.training;
-    if (!framework_has(scenario, other_plan)) continue;
-    const auto ranks = rank_count(candidate.plan);
-    if (!ranks) continue;
-    const bool offloads = candidate.plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;
-    if (offloads && (*ranks > gpus || !fills)) continue;
-    const Try turn = offloads ? Try::kOffload : *ranks > gpus ? Try::kMoreGpus : Try::kAsItIs;
-    order.emplace_back(Group{turn, *ranks}, candidate.cost, candidate);
+  const std::vector<Remedy> degrees = other_degrees(scenario), savings = savings_for(scenario);
+  for (std::uint32_t d = 0; d < degrees.size(); ++d) {
+    for (std::uint32_t s = 0; s < savings.size(); ++s) {
+      if (!go_together(scenario, degrees[d], savings[s])) continue;
+      ParallelPlan sized = degrees[d].plan;
+      sized.dp *= savings[s].plan.dp / scenario.plan.dp;
+      const auto ranks = rank_count(sized);
+      if (!ranks) continue;
+      const bool offloads = savings[s].plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;
+      if (offloads && (*ranks > gpus || !fills)) continue;
+      const Try turn = offloads ? Try::kOffload : *ranks > gpus ? Try::kMoreGpus : Try::kAsItIs;
+      groups[{turn, *ranks}].push_back({degrees[d].cost + savings[s].cost, d, s});
+    }
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
-  });
 
   struct Fitting {
     Remedy candidate;
@@ -207,15 +233,16 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     return step_time(changed, *other);
   };
   // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.
-  for (auto first = order.begin(); first != order.end() && fitting.empty();) {
-    const Group group = std::get<0>(*first);
-    const std::int64_t ranks = group.second;
-    const auto next =
-        std::find_if(first, order.end(), [&group](const auto& each) { return std::get<0>(each) != group; });
+  Scenario other_plan = scenario;
+  for (auto group = groups.begin(); group != groups.end() && fitting.empty(); ++group) {
+    std::vector<Candidate>& order = group->second;
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
     std::vector<Fitting> tight;
-    for (; first != next && fitting.size() < kMostFitting; ++first) {
-      const Remedy& candidate = std::get<2>(*first);
+    for (auto next = order.begin(); next != order.end() && fitting.size() < kMostFitting; ++next) {
+      const Remedy candidate = together(scenario, degrees[next->degrees], savings[next->saving]);
       other_plan.plan = candidate.plan;
+      other_plan.training = candidate.training;
+      if (!framework_has(scenario, other_plan)) continue;
       follow_context(scenario, other_plan);
       const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
       if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
@@ -224,11 +251,12 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
       const auto machine = machine_for(scenario, candidate.plan);
       if (!machine) continue;
       const auto step = step_of(without_sharing(changed_to(scenario, candidate, *machine)));
-      if (step)
-        (fits ? fitting : tight).push_back({candidate, *machine, memory->peak(), memory->device(), ranks, *step});
+      if (step) {
+        (fits ? fitting : tight)
+            .push_back({candidate, *machine, memory->peak(), memory->device(), group->first.second, *step});
+      }
     }
     if (fitting.empty()) fitting = std::move(tight);
-    first = next;
   }
   const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   std::stable_sort(fitting.begin(), fitting.end(), faster);

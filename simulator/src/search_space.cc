@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "ns_dist/internal/divisors.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -31,8 +32,8 @@ Texts texts_of() {
 template <class Use>
 Texts divisors(std::int64_t whole, std::int64_t most, const Use& use) {
   Texts all;
-  for (std::int64_t each = 1; each <= std::min(whole, most); ++each) {
-    if (whole % each == 0 && use(each)) all.push_back(std::to_string(each));
+  for (const std::int64_t each : divisors_of(whole, most)) {
+    if (use(each)) all.push_back(std::to_string(each));
   }
   return all;
 }

@@ -100,11 +100,12 @@ void add_pipeline(const Report& report, std::vector<Warning>& found) {
 std::optional<Warning> high_mfu(const Report& report) {
   constexpr double kHigh = 0.7;  // Chosen; Korthikanti et al. 2022, table 5, reach 0.57
   if (report.mfu <= kHigh) return std::nullopt;
-  const std::string why =
-      report.mfu_causal <= kHigh
-          ? fmt::format("counts attention in full, as Megatron-LM did until 2025; {:.0f} % without what a causal mask leaves out",
-                        100 * report.mfu_causal)
-          : "is more than published steps reach: its kernels and their overlap are to be doubted";
+  const std::string why = report.mfu_causal <= kHigh
+                              ? fmt::format(
+                                    "counts attention in full, as Megatron-LM did until 2025; {:.0f} % without what a "
+                                    "causal mask leaves out",
+                                    100 * report.mfu_causal)
+                              : "is more than published steps reach: its kernels and their overlap are to be doubted";
   return Warning{"high_mfu", fmt::format("an MFU of {:.0f} % {}", 100 * report.mfu, why)};
 }
 

@@ -17,9 +17,7 @@ using blocks::Split;
 std::int64_t key_heads(const Shape& shape) { return shape.model->mla ? shape.heads : shape.kv_heads; }
 
 // The same where ranks exchange heads for tokens, of as many tokens: more ranks than heads have copies of them.
-std::int64_t exchanged_key_heads(const Shape& shape) {
-  return std::max(key_heads(shape), shape.cp_inner);
-}
+std::int64_t exchanged_key_heads(const Shape& shape) { return std::max(key_heads(shape), shape.cp_inner); }
 
 // Of the gates of its output, which the first projection makes beside the queries.
 std::int64_t gate_columns(const Shape& shape) {

@@ -891,7 +891,7 @@ TEST(Simulate, SaysWhyAUtilizationIsHigh) {
   rate = simulated_mfu() / 0.8 * rate;
   EXPECT_THAT(
       messages_of(scenario, "high_mfu"),
-      ::testing::ElementsAre(::testing::HasSubstr("an MFU of 80 % counts attention in full, as Megatron does")));
+      ::testing::ElementsAre(::testing::HasSubstr("an MFU of 80 % counts attention in full, as Megatron-LM did until 2025")));
 }
 
 // Launches that the kernels just hide on the usual host show where it is slow; CUDA graphs know no host.
