@@ -270,14 +270,9 @@ void warn_of(const Cluster& cluster) {
 }
 
 void warn_of_others(const NetworkSettings& network, const std::set<std::string>& clusters) {
-  if (!network.calibration || network.calibration->curves.empty() || clusters.empty()) return;
-  const auto& curves = network.calibration->curves;
-  const auto holds = [&](const CalibrationCurve& curve) {
-    return curve.cluster.empty() || clusters.contains(curve.cluster);
-  };
-  if (std::any_of(curves.begin(), curves.end(), holds)) return;
-  warn(fmt::format("--calibration was measured on {}; it changes nothing on {}", curves.front().cluster,
-                   fmt::join(clusters, ", ")));
+  if (!network.calibration) return;
+  const std::vector<std::string> ids(clusters.begin(), clusters.end());
+  if (const std::string text = measured_elsewhere(*network.calibration, ids); !text.empty()) warn(text);
 }
 
 std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {

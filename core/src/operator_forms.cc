@@ -131,10 +131,10 @@ constexpr std::array<Pointwise, 24> kPointwise = {{{"add", 2},
                                                    {"sqrt", 1},
                                                    {"copy", 1, 0},
                                                    {"cast", 1, 0},
-                                                   {"cat", 1, 0, "join"},
-                                                   {"index_add", 2},
-                                                   {"scatter_add", 2},
-                                                   {"attn_rope", 1, 6, "rope"},
+                                                   {"cat", 1, 0, Elementwise::kJoin},
+                                                   {Elementwise::kIndexAdd, 2},
+                                                   {Elementwise::kScatterAdd, 2},
+                                                   {"attn_rope", 1, 6, Elementwise::kRope},
                                                    {"mlp_act", 2, 5, "swiglu"}}};
 
 OperatorKind elementwise(OperatorFields& f, std::string_view name) {

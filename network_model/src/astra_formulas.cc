@@ -604,11 +604,11 @@ class AstraModel final : public NetworkCost {
                    "an all-to-all whose groups hold a token's experts"});
     }
     NS_TRY(const network::Placement placement, topology_.place(collective.group));
-    constexpr Int kMostRanks = Int{1} << 24;
-    if (placement.ranks < 2 || placement.ranks > kMostRanks) {
+    constexpr Int kLargestGroup = Int{1} << 24;
+    if (placement.ranks < 2 || placement.ranks > kLargestGroup) {
       return fail({ErrorCode::kInvalidInput,
                    fmt::format("{} of {} ranks", network::with_article(collective.kind), placement.ranks), "",
-                   fmt::format("a group of 2 to {} ranks", kMostRanks)});
+                   fmt::format("a group of 2 to {} ranks", kLargestGroup)});
     }
     NS_TRY(const AstraNetwork network, network_for(collective.group));
     Answer result;

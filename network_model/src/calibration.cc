@@ -174,10 +174,10 @@ std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool inte
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
   const std::string_view family = generation_of(cluster.gpu.architecture);
   // The curves of this link class, by row and number of ranks.
-  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostRanks + 1>> measured(kKinds * kRowsOfKind);
+  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostMeasuredRanks + 1>> measured(kKinds * kRowsOfKind);
   bool any_measured = false;
   for (const CalibrationCurve& curve : calibration.curves) {
-    if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostRanks)) continue;
+    if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostMeasuredRanks)) continue;
     if (curve.fabric != name_of(link_class)) continue;
     const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
     measured[row(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
@@ -220,7 +220,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
       for (const bool integer : {false, true}) {
         ByRanks& by_ranks = table[row(kind, transport, integer)];
         std::size_t last = 0;
-        for (std::size_t ranks = 2; ranks <= kMostRanks; ++ranks) {
+        for (std::size_t ranks = 2; ranks <= kMostMeasuredRanks; ++ranks) {
           Corrected found = look_up(kind, transport, integer, ranks);
           if (!found.found && integer) found = look_up(kind, transport, false, ranks);
           if (!found.found && measured_like(kind) != kind) {
@@ -243,7 +243,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
           }
           last = ranks;
         }
-        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostRanks + 1; ++beyond) {
+        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostMeasuredRanks + 1; ++beyond) {
           by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
           by_ranks[beyond].correction = by_ranks[beyond].correction.blurred();
           by_ranks[beyond].most_ranks = static_cast<std::int64_t>(last);
@@ -262,7 +262,7 @@ const Corrected* Calibration::find(const Call& call, Transport transport) const 
     case LinkClass::kPcie: {
       const auto& table = scale_up_[call.link(outermost).link_class == LinkClass::kNvlink ? 0 : 1];
       if (table.empty()) return nullptr;
-      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostRanks + 1);
+      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostMeasuredRanks + 1);
       const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];
       return found.found ? &found : nullptr;
     }

@@ -59,8 +59,8 @@ class Calibration {
   const Corrected* find(const Call& call, Transport transport) const;
 
  private:
-  static constexpr std::size_t kMostRanks = 8;  // of a measured group; the next entry is for all larger ones
-  using ByRanks = std::array<Corrected, kMostRanks + 2>;
+  static constexpr std::size_t kMostMeasuredRanks = 8;  // of a measured group; the next entry is for all larger ones
+  using ByRanks = std::array<Corrected, kMostMeasuredRanks + 2>;
 
   struct Shape {
     CollectiveKind kind = CollectiveKind::kAllReduce;

@@ -1,5 +1,6 @@
 // Reader and writer of network calibrations.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -19,7 +20,7 @@ constexpr std::string_view kSchema = "ns-dist/network-calibration/1";
 std::string quoted(const std::string& text) { return Json(text).dump(); }
 
 CalibrationCurve read_curve(JsonReader& reader) {
-  constexpr std::int64_t kMostRanks = std::int64_t{1} << 48;
+  constexpr std::int64_t kLargestGroup = std::int64_t{1} << 48;
   constexpr double kLargest = 12;                              // e^12: a hundred thousand times off is no measurement
   constexpr double kLargestDeviation = 9.99, kLongest = 1e12;  // us
   constexpr double kMostBytes = 1e18;
@@ -29,8 +30,8 @@ CalibrationCurve read_curve(JsonReader& reader) {
   curve.fabric = reader.text("fabric");
   curve.architecture = reader.text("architecture", Presence::kOptional);
   curve.kind = reader.enumerator<CollectiveKind>("collective");
-  curve.ranks = reader.integer("ranks", 1, kMostRanks);
-  curve.ranks_per_node = reader.integer("ranks_per_node", 1, kMostRanks);
+  curve.ranks = reader.integer("ranks", 1, kLargestGroup);
+  curve.ranks_per_node = reader.integer("ranks_per_node", 1, kLargestGroup);
   curve.in_switch = reader.boolean("in_switch", false);
   curve.integer = reader.boolean("integer", false);
   for (const std::vector<double>& step : reader.number_rows("steps", 2, 0, kLongest, Presence::kOptional)) {
@@ -61,6 +62,16 @@ CalibrationCurve read_curve(JsonReader& reader) {
 }  // namespace
 
 // One curve a line, four decimals: 0.01 % of time.
+std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<const std::string> clusters) {
+  const std::vector<CalibrationCurve>& curves = calibration.curves;
+  const auto holds = [&](const CalibrationCurve& curve) {
+    return curve.cluster.empty() || std::find(clusters.begin(), clusters.end(), curve.cluster) != clusters.end();
+  };
+  if (curves.empty() || clusters.empty() || std::any_of(curves.begin(), curves.end(), holds)) return "";
+  return fmt::format("network/calibration was measured on {}; it changes nothing on {}", curves.front().cluster,
+                     fmt::join(clusters, ", "));
+}
+
 std::string to_json(const NetworkCalibration& calibration) {
   std::string text =
       fmt::format("{{\n  \"schema\": \"{}\",\n  \"source\": {},\n  \"curves\": [", kSchema, quoted(calibration.source));

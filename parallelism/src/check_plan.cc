@@ -299,13 +299,9 @@ void check_parts(const Model& model, const ParallelPlan& plan, const PipelineSch
   // Chunks of two directions hold the same parts. No schedule has more directions: nothing is written out for more.
   const auto each = chunks > 2 * layers ? chunks : static_cast<std::int64_t>(schedule.seats({1, 1, chunks})[0].size());
   if (plan.pp * each <= layers) return;
-  const auto runs = [&](std::int64_t stages) {
-    const auto orders = schedule.orders({stages, 2, chunks});
-    return orders || orders.error().where != "plan/pp";
-  };
   const std::int64_t fewer = layers / plan.pp;
   std::int64_t most = layers / each;
-  while (most > 0 && !runs(most)) --most;
+  if (schedule.pairs_stages) most -= most % 2;
   const char* field = "plan/pp";
   std::string use = fmt::format("plan/pp={}", most);
   if (schedule.most_chunks == 0 && plan.vpp > 1 && (fewer > 1 || (fewer == 1 && most == 0))) {

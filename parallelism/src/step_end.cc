@@ -115,8 +115,9 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
   cast_gradients(count, body);
   const DType gradients = read_gradients();
-  body.push_back(run_of(writer_.kernel("optimizer.gradient_norm", count,
-                                       Elementwise{"multi_tensor_square_sum", count, 1, 0, 2}, gradients)));
+  body.push_back(run_of(
+      writer_.kernel("optimizer.gradient_norm", count,
+                     Elementwise{std::string(Elementwise::kOverTensors) + "_square_sum", count, 1, 0, 2}, gradients)));
   if (norm_meeting_) {
     if (!norm_) {
       norm_ = writer_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
@@ -127,8 +128,9 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
   }
   // Clipping multiplies what the optimizer reads (Megatron-LM, clip_grads.py, multi_tensor_scale, where the norm is
   // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
-  body.push_back(
-      run_of(writer_.kernel("optimizer.clip", count, Elementwise{"multi_tensor_scale", count, 1, 1, 1}, gradients)));
+  body.push_back(run_of(writer_.kernel("optimizer.clip", count,
+                                       Elementwise{std::string(Elementwise::kOverTensors) + "_scale", count, 1, 1, 1},
+                                       gradients)));
   update(owned - shares.owned, body);
   update_matrices(shares.updated, body);
   // Operands of the next step's products, with their transposes, or the share that is gathered.
@@ -177,7 +179,7 @@ OperatorKind StepEnd::adam(std::int64_t parameters) const {
   const double gradient = size_of(read_gradients()) / units::B;
   const double master = has_master_weights(plan_, shape_.dtype) ? 0 : each.weight;
   const double element = size_of(updated_type()) / units::B;
-  return Elementwise{"adam", parameters, (gradient + master + each.optimizer) / element,
+  return Elementwise{Elementwise::kAdam, parameters, (gradient + master + each.optimizer) / element,
                      (each.optimizer + each.weight) / element, 14};
 }
 

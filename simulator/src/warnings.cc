@@ -353,17 +353,9 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);
   for (Warning& each : without_effect(scenario, layers)) found.push_back(std::move(each));
   if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));
-  if (scenario.network.calibration && !scenario.network.calibration->curves.empty()) {
-    const auto& curves = scenario.network.calibration->curves;
-    const bool of_others = std::all_of(curves.begin(), curves.end(), [&](const CalibrationCurve& curve) {
-      return !curve.cluster.empty() && curve.cluster != scenario.cluster.id;
-    });
-    if (of_others) {
-      found.push_back(
-          {"calibration_of_others", fmt::format("network/calibration was measured on {}; it changes nothing "
-                                                "on {}",
-                                                curves.front().cluster, scenario.cluster.id)});
-    }
+  if (scenario.network.calibration) {
+    std::string others = measured_elsewhere(*scenario.network.calibration, {&scenario.cluster.id, 1});
+    if (!others.empty()) found.push_back({"calibration_of_others", std::move(others)});
   }
   if (scenario.model.position == PositionKind::kLearned && scenario.model.position_table > 0 &&
       scenario.training.sequence > scenario.model.position_table) {

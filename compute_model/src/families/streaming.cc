@@ -53,8 +53,11 @@ struct NamedClocks {
   std::string_view kernel;
   double clocks;
 };
-constexpr std::array<NamedClocks, 5> kNamedClocks = {
-    {{"index_add", 1.9}, {"scatter_add", 0.9}, {"join", 1.0}, {"sum_narrow_rows", 1.9}, {"adam", 1.05}}};
+constexpr std::array<NamedClocks, 5> kNamedClocks = {{{Elementwise::kIndexAdd, 1.9},
+                                                      {Elementwise::kScatterAdd, 0.9},
+                                                      {Elementwise::kJoin, 1.0},
+                                                      {Elementwise::kSumNarrowRows, 1.9},
+                                                      {Elementwise::kAdam, 1.05}}};
 // PyTorch's softmax of 16 bits: 0.6 to 0.75 up to 5,120 columns, 0.9 at 8,192 (streams.csv, too).
 constexpr double kSoftmaxClocks = 0.7;
 
@@ -64,7 +67,7 @@ RowKernel pointwise_kernel(const Machine& machine, const Elementwise& op) {
   const auto named = std::find_if(kNamedClocks.begin(), kNamedClocks.end(),
                                   [&](const NamedClocks& known) { return known.kernel == op.name; });
   const double clocks = named != kNamedClocks.end() ? named->clocks : op.by_element ? kByElement : 0;
-  const double passes = op.name.starts_with("multi_tensor") ? kChunkPasses : 1;
+  const double passes = op.name.starts_with(Elementwise::kOverTensors) ? kChunkPasses : 1;
   return {passes, static_cast<double>(op.elements) * clocks / machine.sms};
 }
 

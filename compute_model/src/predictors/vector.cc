@@ -77,7 +77,7 @@ std::size_t stream_index(const Operator& op) {
   }
   if (std::holds_alternative<Embedding>(op.kind)) return 5;
   const auto& pointwise = std::get<Elementwise>(op.kind);
-  if (pointwise.name == "rope") return 6;
+  if (pointwise.name == Elementwise::kRope) return 6;
   return pointwise.inputs < 1.5 ? 0 : 1;
 }
 

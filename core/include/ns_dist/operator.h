@@ -101,6 +101,10 @@ struct Elementwise {
   // with gaps, operands that are broadcast, conversions to a wider format (PyTorch's elementwise_kernel and
   // unrolled_elementwise_kernel).
   bool by_element = false;
+  // Names of kernels that take longer than their elements and bytes tell; kOverTensors: what such names begin with.
+  static constexpr const char *kIndexAdd = "index_add", *kScatterAdd = "scatter_add", *kJoin = "join",
+                              *kSumNarrowRows = "sum_narrow_rows", *kAdam = "adam", *kRope = "rope",
+                              *kOverTensors = "multi_tensor";
   // Of "gelu", "exp" and the like in their usual polynomial forms; 1 of every other function.
   static constexpr double flops_of(std::string_view function) {
     if (function == "div" || function == "exp" || function == "sqrt") return 4;

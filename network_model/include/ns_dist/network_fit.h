@@ -64,6 +64,10 @@ struct NetworkCalibration {
   friend bool operator==(const NetworkCalibration&, const NetworkCalibration&) = default;
 };
 
+// "network/calibration was measured on dgx-h100; it changes nothing on dgx-b200": where no curve holds for any of these
+// clusters (ids). Empty where one does, or where there are no curves.
+std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<const std::string> clusters);
+
 struct NetworkFitOptions {
   std::string source = "";
   bool for_one_cluster = false;  // curves hold for the measured clusters only (by id), not for all of the same kind

@@ -78,6 +78,7 @@ struct PipelineSchedule {
   bool splits_backward = false;
   bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan forbids it
   bool pairs_passes = false;       // some passes run beside others
+  bool pairs_stages = false;       // there must be an even number of stages
   bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
   bool fills_pipeline = false;     // Megatron-Core refuses it with fewer microbatches than stages
   bool has_chunks(std::int64_t chunks) const {

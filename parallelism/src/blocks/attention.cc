@@ -142,9 +142,9 @@ BlockStep heads(const Shape& shape) {
     // sin, of which the half is negated and the halves are joined (modeling_llama.py).
     const double table = shape.hidden_element / shape.element;  // cosines have the format of hidden states
     const auto rotate = [&](std::string_view name, std::int64_t elements) {
-      if (!written_out) return add(name, Elementwise{"rotary", elements, 1, 1, 3});
+      if (!written_out) return add(name, Elementwise{Elementwise::kRope, elements, 1, 1, 3});
       for (const Elementwise& each : {Elementwise{"negate", elements / 2, 1, 1, 1, true},
-                                      {"join", elements, 1, 1, 0, true},
+                                      {Elementwise::kJoin, elements, 1, 1, 0, true},
                                       {"multiply", elements, 1, table, 1, true},
                                       {"multiply", elements, 1, table, 1, true},
                                       {"add", elements, 2 * table, table, 1, true}}) {
@@ -491,7 +491,7 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   add(in_parts, forward, "attention.scale", {"scale", all, before, before, 1});
   add(in_parts, forward, "attention.mask", {"mask", all, before + mask, before, 1});  // torch.where, a byte each
   add(casts_last, forward, "attention.scores.cast", widen);
-  add(sinks, forward, "attention.sinks.join", {"join", all, 1, 1, 0, true});
+  add(sinks, forward, "attention.sinks.join", {Elementwise::kJoin, all, 1, 1, 0, true});
   add(sinks, forward, "attention.sinks.largest", {"max", all, 1, 0, 1});
   add(sinks, forward, "attention.sinks.subtract", {"subtract", all, 1, 1, 1, true});
   forward.push_back(softmax("attention.softmax", Pass::kForward));

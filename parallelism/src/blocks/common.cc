@@ -344,8 +344,8 @@ void add_written_out_norm(const Shape& shape, BlockStep& step, std::int64_t rows
   const auto add = [&](std::vector<Call>& calls, std::string_view suffix, const NormKernel& each) {
     const bool narrow = columns <= kFewColumns && std::string_view(each.what) == "sum_rows";
     calls.push_back(
-        {concat(step.name, suffix), Operator{Elementwise{narrow ? "sum_narrow_rows" : each.what, elements, each.inputs,
-                                                         each.outputs, each.flops, each.by_element},
+        {concat(step.name, suffix), Operator{Elementwise{narrow ? Elementwise::kSumNarrowRows : each.what, elements,
+                                                         each.inputs, each.outputs, each.flops, each.by_element},
                                              each.in_fp32 ? DType::kFp32 : shape.hidden_dtype}});
   };
   const NormKernel to_fp32{"cast", low, 1, 1, true, true}, back{"cast", 1, low, 1};

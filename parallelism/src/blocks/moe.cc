@@ -170,7 +170,7 @@ void permute_backward(const Shape& shape, std::vector<Call>& calls, const LocalE
   const std::int64_t elements = size.summed * size.width;
   calls.push_back(kernel(shape, "moe.permute.backward",
                          shape.plan->fused_permutation ? Elementwise{"sum", elements, 1, size.once(), 1}
-                                                       : Elementwise{"index_add", elements, 2, 1, 1}));
+                                                       : Elementwise{Elementwise::kIndexAdd, elements, 2, 1, 1}));
 }
 
 // And back to a sum, weighted where the activation was not. Unfused: rows times their weights, added to their tokens
@@ -187,8 +187,9 @@ void unpermute(const Shape& shape, std::vector<Call>& calls, const LocalExperts&
     if (weighted) {
       calls.push_back(kernel(shape, "moe.unpermute.scale", Elementwise{"multiply", elements, 1, 1, 1, true}));
     }
-    calls.push_back(kernel(shape, "moe.unpermute",
-                           Elementwise{written_out(shape) ? "index_add" : "scatter_add", elements, 2, 1, 1}));
+    calls.push_back(
+        kernel(shape, "moe.unpermute",
+               Elementwise{written_out(shape) ? Elementwise::kIndexAdd : Elementwise::kScatterAdd, elements, 2, 1, 1}));
   }
 }
 void unpermute_backward(const Shape& shape, std::vector<Call>& calls, const LocalExperts& size) {

@@ -43,6 +43,7 @@ extern constinit const PipelineSchedule kDualpipe = {
     .splits_backward = true,
     .overlaps_messages = true,
     .pairs_passes = true,
+    .pairs_stages = true,
     .seats = mirrored_seats,
     .orders = orders,
 };

@@ -889,9 +889,9 @@ TEST(Simulate, SaysWhyAUtilizationIsHigh) {
   scenario.training.sequence = 65536;
   scenario.model.position_table = 0;
   rate = simulated_mfu() / 0.8 * rate;
-  EXPECT_THAT(
-      messages_of(scenario, "high_mfu"),
-      ::testing::ElementsAre(::testing::HasSubstr("an MFU of 80 % counts attention in full, as Megatron-LM did until 2025")));
+  EXPECT_THAT(messages_of(scenario, "high_mfu"),
+              ::testing::ElementsAre(
+                  ::testing::HasSubstr("an MFU of 80 % counts attention in full, as Megatron-LM did until 2025")));
 }
 
 // Launches that the kernels just hide on the usual host show where it is slow; CUDA graphs know no host.
