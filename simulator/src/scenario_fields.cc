@@ -250,13 +250,17 @@ std::string field_text(const SlowRank& value) {
 
 bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField && !limit.allows(kEvenLayout); }
 
-bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact; }
+bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact; }
 
 std::string value_of(const Scenario& scenario, std::string_view field) {
   if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
   if (field == kStagesFact) {
     const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
     return even ? "even" : "uneven";
+  }
+  if (field == kKeyHeadsFact) {
+    const std::int64_t heads = scenario.model.mla ? scenario.model.heads : scenario.model.kv_heads;
+    return heads % std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp) == 0 ? "divided" : "copied";
   }
   std::string text;
   const auto find = [&](const Field& each, const auto& value) {

@@ -30,9 +30,11 @@ struct References {
 // `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
 
-// What a framework's limits may ask for, too, and nobody sets: the model's number of experts, and whether all stages
-// and chunks have as many layers ("even", "uneven"; divides_without_rest).
-inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages";
+// What a framework's limits may ask for, too, and nobody sets: the model's number of experts; whether all stages and
+// chunks have as many layers ("even", "uneven"; divides_without_rest); whether the key-value heads of a tensor-parallel
+// rank can be divided over its context-parallel ranks ("divided", "copied").
+inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
+                                  kKeyHeadsFact = "plan/key_heads";
 bool is_fact(std::string_view field);
 // The text of a field or a fact; "" of others.
 std::string value_of(const Scenario& scenario, std::string_view field);

@@ -387,7 +387,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
         plan.reshard);
   visit({.name = "plan/prefetch",
-         .help = "ZeRO 3: layers whose weights are gathered ahead",
+         .help = "ZeRO 3: layers whose weights are gathered ahead; more than 1 take memory, not time",
          .least = 0,
          .in_reports = kOptional},
         plan.prefetch);

@@ -1080,6 +1080,10 @@ TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
   EXPECT_EQ(warned({whole, tensor, split}),
             "megatron-core has no plan/sequence_parallel=off with plan/tp=2 and model/experts=128");
   EXPECT_EQ(warned({whole, tensor, split, {"model", "llama3-8b"}}), "");
+  const Assignment heads = {"plan/cp_comm", "a2a"}, dense = {"model", "llama3-8b"};  // 8 key-value heads
+  EXPECT_EQ(warned({whole, dense, heads, {"plan/cp", "8"}}), "");
+  EXPECT_EQ(warned({whole, dense, heads, {"plan/cp", "16"}}),
+            "megatron-core has no plan/cp_comm=a2a with plan/cp=16 and plan/key_heads=copied");
 }
 
 // Settings that a user names and that change nothing, as of modules that the model does not have.
