@@ -252,6 +252,11 @@ bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField 
 
 bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact; }
 
+bool depends_on(std::string_view field, std::string_view other) {
+  if (field == kKeyHeadsFact) return other == "plan/tp" || other == "plan/cp";
+  return field == other;
+}
+
 std::string value_of(const Scenario& scenario, std::string_view field) {
   if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
   if (field == kStagesFact) {

@@ -466,6 +466,10 @@ std::vector<std::string> SearchSpace::Contents::values(const Level& level, const
     for (const std::string& text : all) {
       const auto value = [&](std::string_view field) {
         if (field == level.field) return text;
+        if (depends_on(field, level.field)) {
+          Scenario with = scenario;
+          return set(with, level, text) ? value_of(with, field) : "";
+        }
         const auto [known, is_new] = others.try_emplace(field);
         if (is_new) known->second = value_of(scenario, field);
         return known->second;
@@ -529,47 +533,141 @@ void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint3
   finish(scenario);
 }
 
+namespace {
+
+// The machine gets as many nodes, and of each as many GPUs, as the request's number of GPUs fills; in `spec`, too.
+Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Catalog& catalog) {
+  if (gives(request, "machine/nodes")) return {};
+  // A sized machine is filled with replicas; an open one has one rank.
+  NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
+  const std::int64_t node = std::max<std::int64_t>(1, machine.cluster.gpus_per_node());
+  std::int64_t gpus = 0;
+  const bool names_machine = gives(request, "machine/gpu") || gives(request, "machine/cluster");
+  if (request.gpus) {
+    gpus = *request.gpus;
+  } else if (request.from && !names_machine) {
+    NS_TRY(gpus, rank_count(request.from->plan));
+  } else {
+    gpus = machine.plan.dp > 1 ? machine.plan.dp : 0;
+  }
+  if (gpus == 0) {
+    return fail({ErrorCode::kUsage, "the size of the cluster is not given", "--gpus, machine/nodes",
+                 "a number of GPUs, or of nodes", "write, for example, --gpus 256"});
+  }
+  const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
+  if (used == 0) {
+    std::int64_t fewer = gpus, more = gpus;
+    const std::int64_t full = (gpus / node + 1) * node;
+    while (used_of_node(node, fewer) == 0) --fewer;
+    while (used_of_node(node, more) == 0) ++more;
+    return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
+                 fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
+                 fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
+  }
+  for (ScenarioSpec* sized : {&spec, &request.fixed}) {
+    if (used != node) sized->set("machine/gpus_per_node", used);
+    sized->set("machine/nodes", gpus / used);
+  }
+  return {};
+}
+
+Texts values_given(const SearchRequest& request, std::string_view field) {
+  Texts given;
+  for (const Assignment& each : request.fixed.assignments) {
+    if (each.field == field) given = {each.text};
+  }
+  for (const FieldValues& each : request.listed) {
+    if (each.field == field) given = each.values;
+  }
+  return given;
+}
+
+// What no plan can have is a mistake, not a reason against some plans.
+Result<void> check_given(const SearchRequest& request) {
+  for (const std::string& name : values_given(request, "plan/schedule")) {
+    NS_TRY_VOID(pipeline_schedule(name).map([](const auto&) {}));
+  }
+  for (const std::string& order : values_given(request, "plan/order")) {
+    ParallelPlan plan;
+    plan.order = order;
+    NS_TRY_VOID(rank_order(plan).map([](const auto&) {}));
+  }
+  for (const std::string& text : values_given(request, "plan/pipeline_layout")) {
+    PipelineLayout layout;
+    NS_TRY_VOID(read_field(Field{.name = "plan/pipeline_layout"}, text, layout));
+    if (!layout.is_even()) NS_TRY_VOID(read_pipeline_layout(layout.text).map([](const auto&) {}));
+  }
+  for (const FieldValues& listed : request.listed) {
+    if (!can_be_searched(listed.field)) {
+      return fail({ErrorCode::kUsage, "a list of values is not tried in one search", listed.field, "one value",
+                   "lists are for fields of the plan and of the training"});
+    }
+    if (listed.values.empty()) {
+      return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more"});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
+  // Listed fields that are in no table come first, since free values may depend on them.
+  const auto names = searched_fields();
+  for (const FieldValues& listed : request.listed) {
+    if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
+      levels.push_back({listed.field, listed.values});
+    }
+  }
+  for (const Searched& searched : kSearched) {
+    Level level{std::string(searched.field), values_given(request, searched.field), searched.values, searched.set,
+                searched.field == "plan/dp"};
+    if (is_degree(searched.field)) {  // what does not divide the GPUs is in no product
+      const bool given = !level.given.empty();
+      std::erase_if(level.given, [&](const std::string& text) {
+        const auto degree = read_whole_number(text, 1, kMostOfAField);
+        return !degree || common.gpus % *degree != 0;
+      });
+      if (given && level.given.empty()) return fail(no_product(searched.field, common.gpus));
+    }
+    if (level.given.empty() || searched.field == "plan/dp") {
+      for (Level& before : levels) {
+        before.is_read |= std::find(searched.needs.begin(), searched.needs.end(), before.field) != searched.needs.end();
+      }
+    }
+    levels.push_back(std::move(level));
+    if (searched.changes == Changes::kKernels) groups = levels.size();
+    if (searched.changes != Changes::kDataParallel) budgets = levels.size();
+  }
+  return {};
+}
+
+void SearchSpace::Contents::attach_limits() {
+  for (std::size_t number = 0; number < base.framework_only.size(); ++number) {
+    const FieldLimit& limit = base.framework_only[number];
+    // What follows from the schedule is set behind all levels; any division can be written as a layout.
+    const bool follows = (limit.field == kOverlapP2p && follows_schedule) ||
+                         (limit.field == kOverlapEp && follows_tokens) || wants_layout(limit);
+    if (follows) continue;
+    const auto reads = [&](const Level& level) {
+      const bool has_one = level.given.size() == 1 && value_of(base, level.field) == level.given.front();
+      return !has_one && (level.field == limit.field ||
+                          std::any_of(limit.when.begin(), limit.when.end(),
+                                      [&](const FieldLimit& each) { return depends_on(each.field, level.field); }));
+    };
+    const auto last = std::find_if(levels.rbegin(), levels.rend(), reads);
+    if (last == levels.rend()) continue;
+    last->limits.push_back(number);
+    std::for_each(std::next(last), levels.rend(), [&](Level& before) { before.is_read |= reads(before); });
+  }
+}
+
 Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
   auto space = std::make_unique<Contents>();
   const ScenarioSpec said = request.fixed;
   NS_TRY(request.fixed, spelled_out(said));
   NS_TRY(ScenarioSpec spec, base_spec(request));
-  const bool has_nodes = gives(request, "machine/nodes");
-  if (!has_nodes) {
-    // A sized machine is filled with replicas; an open one has one rank.
-    NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
-    const std::int64_t node = std::max<std::int64_t>(1, machine.cluster.gpus_per_node());
-    std::int64_t gpus = 0;
-    const bool names_machine = gives(request, "machine/gpu") || gives(request, "machine/cluster");
-    if (request.gpus) {
-      gpus = *request.gpus;
-    } else if (request.from && !names_machine) {
-      NS_TRY(gpus, rank_count(request.from->plan));
-    } else {
-      gpus = machine.plan.dp > 1 ? machine.plan.dp : 0;
-    }
-    if (gpus == 0) {
-      return fail({ErrorCode::kUsage, "the size of the cluster is not given", "--gpus, machine/nodes",
-                   "a number of GPUs, or of nodes", "write, for example, --gpus 256"});
-    }
-    const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
-    if (used == 0) {
-      std::int64_t fewer = gpus, more = gpus;
-      const std::int64_t full = (gpus / node + 1) * node;
-      while (used_of_node(node, fewer) == 0) --fewer;
-      while (used_of_node(node, more) == 0) ++more;
-      return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
-                   fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
-                   fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
-    }
-    if (used != node) {
-      spec.set("machine/gpus_per_node", used);
-      request.fixed.set("machine/gpus_per_node", used);
-    }
-    const std::int64_t nodes = gpus / used;
-    spec.set("machine/nodes", nodes);
-    request.fixed.set("machine/nodes", nodes);
-  }
+  NS_TRY_VOID(size_machine(request, spec, catalog));
   NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
   for (const Assignment& each : said.assignments) {  // --overlap was said, not the flags that it stands for alone
     if (!find_field(each.field)->stands_for.empty()) space->base.named.names.insert(each.field);
@@ -583,89 +681,11 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
     if (!assignment.field.starts_with("stragglers/")) continue;
     NS_TRY_VOID(assign(space->base, assignment));
   }
-
-  // Levels: listed fields that are in no table come first, since free values may depend on them.
-  const auto values_given = [&](std::string_view field) {
-    Texts given;
-    for (const Assignment& each : request.fixed.assignments) {
-      if (each.field == field) given = {each.text};
-    }
-    for (const FieldValues& each : request.listed) {
-      if (each.field == field) given = each.values;
-    }
-    return given;
-  };
-  for (const std::string& name : values_given("plan/schedule")) {
-    NS_TRY_VOID([&]() -> Result<void> {
-      NS_TRY(const PipelineSchedule* known, pipeline_schedule(name));
-      (void)known;
-      return {};
-    }());
-  }
-  // What is no order or layout at all is a mistake, not a reason against some plans.
-  for (const std::string& order : values_given("plan/order")) {
-    ParallelPlan plan;
-    plan.order = order;
-    NS_TRY_VOID(rank_order(plan).map([](const auto&) {}));
-  }
-  for (const std::string& text : values_given("plan/pipeline_layout")) {
-    PipelineLayout layout;
-    NS_TRY_VOID(read_field(Field{.name = "plan/pipeline_layout"}, text, layout));
-    if (!layout.is_even()) NS_TRY_VOID(read_pipeline_layout(layout.text).map([](const auto&) {}));
-  }
-  const auto names = searched_fields();
-  for (const FieldValues& listed : request.listed) {
-    if (!can_be_searched(listed.field)) {
-      return fail({ErrorCode::kUsage, "a list of values is not tried in one search", listed.field, "one value",
-                   "lists are for fields of the plan and of the training"});
-    }
-    if (listed.values.empty()) {
-      return fail({ErrorCode::kUsage, "there is no value to try", listed.field, "one value or more"});
-    }
-    if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
-      space->levels.push_back({listed.field, listed.values});
-    }
-  }
-  for (const Searched& searched : kSearched) {
-    Contents::Level level{std::string(searched.field), values_given(searched.field), searched.values, searched.set,
-                          searched.field == "plan/dp"};
-    if (is_degree(searched.field)) {  // what does not divide the GPUs is in no product
-      const bool given = !level.given.empty();
-      std::erase_if(level.given, [&](const std::string& text) {
-        const auto degree = read_whole_number(text, 1, kMostOfAField);
-        return !degree || space->common.gpus % *degree != 0;
-      });
-      if (given && level.given.empty()) return fail(no_product(searched.field, space->common.gpus));
-    }
-    if (level.given.empty() || searched.field == "plan/dp") {
-      for (Contents::Level& before : space->levels) {
-        before.is_read |= std::find(searched.needs.begin(), searched.needs.end(), before.field) != searched.needs.end();
-      }
-    }
-    space->levels.push_back(std::move(level));
-    if (searched.changes == Changes::kKernels) space->groups = space->levels.size();
-    if (searched.changes != Changes::kDataParallel) space->budgets = space->levels.size();
-  }
+  NS_TRY_VOID(check_given(request));
+  NS_TRY_VOID(space->add_levels(request));
   space->follows_schedule = !gives(request, kOverlapP2p);
   space->follows_tokens = !gives(request, kOverlapEp);
-  for (std::size_t number = 0; number < space->base.framework_only.size(); ++number) {
-    const FieldLimit& limit = space->base.framework_only[number];
-    // What follows from the schedule is set behind all levels; any division can be written as a layout.
-    const bool follows = (limit.field == kOverlapP2p && space->follows_schedule) ||
-                         (limit.field == kOverlapEp && space->follows_tokens) || wants_layout(limit);
-    if (follows) continue;
-    const auto reads = [&](const Contents::Level& level) {
-      const bool fixed = level.given.size() == 1 && value_of(space->base, level.field) == level.given.front();
-      return !fixed && (level.field == limit.field ||
-                        std::any_of(limit.when.begin(), limit.when.end(),
-                                    [&](const FieldLimit& each) { return each.field == level.field; }));
-    };
-    const auto last = std::find_if(space->levels.rbegin(), space->levels.rend(), reads);
-    if (last == space->levels.rend()) continue;
-    last->limits.push_back(number);
-    std::for_each(std::next(last), space->levels.rend(),
-                  [&](Contents::Level& before) { before.is_read |= reads(before); });
-  }
+  space->attach_limits();
   space->follows_context = !gives(request, "plan/cp_inner");
   space->names_schedule = gives(request, "plan/schedule");
   space->fixed = std::move(request.fixed);

@@ -47,6 +47,10 @@ class SearchSpace::Contents {
   std::shared_ptr<const Scenario> from;
   std::optional<Catalog> catalog;
 
+  // Errors: degrees of which none divides the GPUs.
+  Result<void> add_levels(const SearchRequest& request);
+  // Limits of the framework, each to the last level that it reads.
+  void attach_limits();
   std::vector<std::string> values(const Level& level, const Scenario& scenario) const;
   // Calls visit(scenario, texts) for every choice of the levels [first, last); `scenario` has those above. Ends early,
   // and returns false, where `visit` does.

@@ -1139,6 +1139,24 @@ TEST(Simulate, SearchesAskForNoCombinationThatAFrameworkRefuses) {
   EXPECT_EQ(refused, 0);
 }
 
+// Heads are exchanged over as many ranks as there are key-value heads of a tensor-parallel rank, or fewer.
+TEST(Simulate, SearchesAskForNoCopiesOfKeyHeads) {
+  SearchRequest request;
+  request.fixed.set("model", "qwen3-30b-a3b").set("training/global_batch", 64).set("training/sequence", 65536);
+  request.fixed.set("plan/cp_comm", "a2a").set("plan/ep", 1).set("plan/pp", 1).set("training/micro_batch", 1);
+  request.gpus = 32;
+  const SearchSpace space = *SearchSpace::make(request, Catalog::built_in());
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;  // tp and cp of 4 key-value heads
+  space.for_each([&](const Scenario& each) {
+    seen.emplace(each.plan.tp, each.plan.cp);
+    return true;
+  });
+  for (const auto& [tp, cp] : seen) EXPECT_TRUE(cp == 1 || 4 % (tp * cp) == 0) << tp << " " << cp;
+  for (const auto& pair : {std::pair(1, 4), std::pair(2, 2), std::pair(4, 1), std::pair(8, 1)}) {
+    EXPECT_TRUE(seen.contains(pair)) << pair.first << " " << pair.second;
+  }
+}
+
 // Advice proposes a graph of the step for padded experts; where sizes are read, of what comes before.
 TEST(Simulate, AdvisesTheWidestGraphsOfExperts) {
   const auto advised = [](double capacity) {
