@@ -160,7 +160,7 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
             if (kernel.clocks > 0) return estimate_rows(machine_, kernel, least, kStreamed, steps);
             return streaming(op, work, kernel.passes, kStreamed, steps);
           },
-          // Scattered rows and, backward, atomics.
+          // Scattered rows and, backward, atomics: traffic over the least. Chosen, not fitted.
           [&](const Embedding& o) { return streaming(op, work, o.pass == Pass::kForward ? 1.2 : 2, kStreamed, steps); },
           // 20 bytes for each bf16 logit. Megatron's vocab_parallel_cross_entropy moves 52 in kernels of its own (cast,
           // maximum, difference, exponential, sum, quotient; backward a product and a cast), TransformerEngine's fused
@@ -182,13 +182,14 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
                                        Roofline{}, steps);
             if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each
             e.method = "implicit matrix product";
-            e.spread = 1.6;
+            e.spread = 1.6;  // chosen, not fitted
             return e;
           },
           [&](const UnknownOperator&) {
-            // Neither tile nor kernel is known: the roofline at achieved rates, and a wide interval.
+            // Neither tile nor kernel is known: the roofline at achieved rates, and a wide interval, both chosen.
+            constexpr double kShareOfPeak = 0.6;
             const double memory = roofline.memory * machine_.bandwidth / machine_.achieved_bandwidth;
-            const double compute = roofline.compute / 0.6;
+            const double compute = roofline.compute / kShareOfPeak;
             Estimate e;
             e.seconds = machine_.launch + overlap(compute, memory);
             e.bound = machine_.launch > std::max(compute, memory) ? Bound::kLaunch

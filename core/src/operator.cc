@@ -129,6 +129,7 @@ Work work_of(const Attention& op, DType dtype) {
   return {2 * pairs * (3 * width + 2 * value_width) * FLOP, q + kv + 2 * o + logsumexp, q + kv};
 }
 
+// FLOPs of softmax and norms: operations of an element in the formulas. Memory bounds these kernels by far.
 Work work_of(const Softmax& op, DType dtype) {
   const double count = d(op.rows) * d(op.columns);
   const bool forward = op.pass == Pass::kForward;  // scale, subtract the maximum, exp, sum, divide

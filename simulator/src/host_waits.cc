@@ -236,8 +236,9 @@ void add_memory_mapping(const Scenario& scenario, const MemoryBudget& memory, St
     const bool tight = used.total() > kTight * scenario.cluster.gpu.memory;
     Forecast mapping;
     mapping.latency = (tight ? bytes / tensor * kTightCall : bytes * kMapping) * units::s;
-    mapping.low = 0.4 * mapping.latency;
-    mapping.high = tight ? 1.6 * mapping.latency : bytes * kExposedMapping * units::s;
+    constexpr double kLeast = 0.4, kMost = 1.6;  // of the interval. Chosen, not fitted
+    mapping.low = kLeast * mapping.latency;
+    mapping.high = tight ? kMost * mapping.latency : bytes * kExposedMapping * units::s;
     add_at_end(stage, "host.memory", mapping, program, costs);
   }
 }

@@ -551,6 +551,15 @@ bool sets_what_follows(const Scenario& scenario) {
   return !scenario.framework.empty() && scenario.framework != kDefaultFramework;
 }
 
+// Who names the layers of a stage does not mean that the embedding or the loss, which a framework counts, is one.
+static void follow_division(ParallelPlan& plan, const Given& named) {
+  const bool layout = named.contains("plan/pipeline_layout") && !plan.pipeline_layout.is_even();
+  const bool first = named.contains("plan/first_stage_layers") && plan.first_stage_layers > 0;
+  const bool last = named.contains("plan/last_stage_layers") && plan.last_stage_layers > 0;
+  if ((layout || first) && !named.contains("plan/account_embedding")) plan.account_embedding = false;
+  if ((layout || last) && !named.contains("plan/account_loss")) plan.account_loss = false;
+}
+
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments) {
   ParallelPlan plan = before;
   Given given;
@@ -558,6 +567,7 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
     assign_field(plan, each);
     given.insert(each.field);
   }
+  follow_division(plan, given);
   derive_plan(plan, given, &before);
   return plan;
 }
@@ -585,6 +595,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   } else if (const auto same = catalog.framework(base->framework)) {  // it holds beside what changes
     for (const Assignment& assignment : still_set(*same, scenario)) given.insert(assignment.field);
   }
+  follow_division(scenario.plan, scenario.named.names);
   derive_plan(scenario.plan, given, base != nullptr ? &base->plan : nullptr);
   // Tokens travel beside another microbatch there, not beside their own shared experts (Megatron-Core,
   // transformer_config.py: moe_shared_expert_overlap is to be disabled under overlap_moe_expert_parallel_comm).

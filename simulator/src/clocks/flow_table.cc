@@ -8,7 +8,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr double kSlowest = 0.05;  // whatever is left over, kernels make some progress
+constexpr double kSlowest = 0.05;  // share of their rate that kernels keep, whatever runs beside them. Chosen
 
 double rounded(double share) { return std::round(share * 0x1p40) * 0x1p-40; }
 

@@ -825,5 +825,26 @@ TEST(Reports, HaveEveryField) {
   expect_all_of("host", scenario.host);
 }
 
+// torchtitan counts the embedding and the loss as layers of their stages; who names a stage's layers means layers.
+TEST(Scenario, NamedLayersOfAStageGoBeforeWhatAFrameworkCounts) {
+  const auto plan = [](std::initializer_list<Assignment> set) {
+    ScenarioSpec spec;
+    spec.set("framework", "torchtitan").set("model", "llama3-70b").set("plan/pp", 4);
+    spec.assignments.insert(spec.assignments.end(), set);
+    return resolve(spec, Catalog::built_in())->plan;
+  };
+  EXPECT_TRUE(plan({}).account_embedding && plan({}).account_loss);
+  const ParallelPlan first = plan({{"plan/first_stage_layers", "18"}});
+  EXPECT_FALSE(first.account_embedding);
+  EXPECT_TRUE(first.account_loss);
+  EXPECT_FALSE(plan({{"plan/last_stage_layers", "18"}}).account_loss);
+  const ParallelPlan layout = plan({{"plan/pipeline_layout", "Et*20|t*20|t*20|t*20L"}});
+  EXPECT_FALSE(layout.account_embedding || layout.account_loss);
+  EXPECT_TRUE(plan({{"plan/first_stage_layers", "18"}, {"plan/account_embedding", "on"}}).account_embedding);
+  // Advice changes a plan by the same rule.
+  const Assignment last{"plan/last_stage_layers", "18"};
+  EXPECT_FALSE(with_fields(plan({}), {&last, 1}).account_loss);
+}
+
 }  // namespace
 }  // namespace ns_dist
