@@ -153,7 +153,8 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
 
 // Measurements that contradict each other, or hold work that one correction cannot describe, make a useless correction.
 void warn_if_worse(std::string_view what, double before, double after) {
-  if (!(after > before)) return;
+  constexpr double kVisible = 0.0005;  // of what is printed
+  if (!(after > before + kVisible)) return;
   std::fputs(fmt::format("ns-dist: warning: the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % "
                          "after; do without it, or measure more rows\n",
                          what, 100 * before, 100 * after)
@@ -314,8 +315,8 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   nlohmann::ordered_json families = nlohmann::ordered_json::array();
   for (const FamilyCalibration& family : calibration.families) {
     text += fmt::format(
-        "  {:<16} {:<5} {:>5} rows: mean error {:.1f} % before, {:.1f} % after, each row by the others\n",
-        family.family, name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
+        "  {:<16} {:<5} {:>5} kernels: mean error {:.1f} % before, {:.1f} % after, each by the others\n", family.family,
+        name_of(family.dtype), family.points.size(), 100 * family.before, 100 * family.after);
     warn_if_worse(fmt::format("{} {}", family.family, name_of(family.dtype)), family.before, family.after);
     families.push_back({{"family", family.family},
                         {"dtype", name_of(family.dtype)},

@@ -23,7 +23,7 @@ CalibrationPlace calibration_place(const Operator& op, double seconds, double co
 inline constexpr double kCalibrationScatter = 0.04 * 0.04;
 double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b);
 
-inline constexpr std::size_t kFewestRows = 3;  // of a family, for a correction
+inline constexpr std::size_t kFewestRows = 3;  // kernels of a family, for a correction
 
 // The family's own measurements; those of plain products for other kernels on matrix units, which are as fast or slow
 // as a machine's clock and power: on a B200 whose products reach 0.79 of the forecast, attention reaches 0.76 to 0.89
@@ -37,6 +37,9 @@ inline constexpr double kBorrowed = 1.5;  // times as wide an interval where the
 
 // ln(measured / forecast) at `x`, by the measurements.
 double correction_at(const FamilyCalibration& family, const CalibrationPlace& x);
+// What the interval of ln(measured / corrected forecast) has there beside the family's, on either side: 0 near what was
+// measured. Both add up as the root of the sum of their squares.
+double doubt_at(const FamilyCalibration& family, const CalibrationPlace& x);
 
 // Seconds of `op` at the nominal peak and at the nominal memory bandwidth.
 std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op);

@@ -158,10 +158,12 @@ class KernelModel final : public BatchCost {
     if (f == nullptr) return;
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
     estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
-    const double factor = std::exp(correction_at(*f, calibration_place(op, estimate.seconds, compute, memory)));
+    const CalibrationPlace place = calibration_place(op, estimate.seconds, compute, memory);
+    const double factor = std::exp(correction_at(*f, place)), doubt = doubt_at(*f, place);
+    const double borrowed = own ? 1 : kBorrowed;
     estimate.seconds *= factor;
-    estimate.low = estimate.seconds * std::exp(f->low * (own ? 1 : kBorrowed));
-    estimate.high = estimate.seconds * std::exp(f->high * (own ? 1 : kBorrowed));
+    estimate.low = estimate.seconds * std::exp(-std::hypot(f->low * borrowed, doubt));
+    estimate.high = estimate.seconds * std::exp(std::hypot(f->high * borrowed, doubt));
     estimate.method = own ? "corrected by measurements of this GPU" : "corrected as measured products of this GPU are";
     if (steps.on()) steps.add("calibration", factor, estimate.method);
   }

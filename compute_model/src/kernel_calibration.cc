@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "analytic_model.h"
 #include "calibration.h"
@@ -27,6 +29,78 @@ struct Observation {
   double residual = 0;  // ln(measured / forecast)
 };
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether two kernels differ in their sizes alone.
+bool same_kind(std::string_view a, std::string_view b) {
+  const auto skip = [](std::string_view& text) {
+    while (!text.empty() && is_digit(text.front())) text.remove_prefix(1);
+  };
+  while (true) {
+    skip(a), skip(b);
+    if (a.empty() || b.empty()) return a.empty() && b.empty();
+    if (a.front() != b.front()) return false;
+    a.remove_prefix(1), b.remove_prefix(1);
+  }
+}
+
+// Of places or points.
+template <class A, class B>
+double covariance(const A& a, const B& b) {
+  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0, kKind = 0.06 * 0.06, kOwn = 0.07 * 0.07;
+  const double d0 = a.duration - b.duration, d1 = a.ridge - b.ridge;
+  const double near = kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+  if (a.kernel.empty() || b.kernel.empty()) return near;
+  return near + (a.kernel == b.kernel ? kKind + kOwn : same_kind(a.kernel, b.kernel) ? kKind : 0);
+}
+
+// Standard deviation of ln(measured / corrected forecast) at `x`, by the measurements that tell most of it (Rasmussen
+// and Williams 2006, eq. 2.26); all others make it hardly smaller. The point of index `without` is left out.
+template <class Place>
+double deviation_at(const std::vector<FamilyCalibration::Point>& points, const Place& x,
+                    std::optional<std::size_t> without = std::nullopt) {
+  constexpr std::size_t kMost = 24;
+  std::vector<std::pair<double, std::size_t>> told;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (i != without) told.emplace_back(covariance(points[i], x), i);
+  }
+  const std::size_t count = std::min(told.size(), kMost);
+  std::partial_sort(told.begin(), told.begin() + static_cast<std::ptrdiff_t>(count), told.end(),
+                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  const auto n = static_cast<Eigen::Index>(count);
+  Eigen::MatrixXd k(n, n);
+  Eigen::VectorXd across(n);
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const auto& [of_x, point] = told[static_cast<std::size_t>(i)];
+    across(i) = of_x;
+    for (Eigen::Index j = 0; j <= i; ++j) {
+      k(i, j) = k(j, i) = covariance(points[point], points[told[static_cast<std::size_t>(j)].second]);
+    }
+    k(i, i) += kCalibrationScatter;
+  }
+  const double known = n > 0 ? across.dot(k.ldlt().solve(across)) : 0;
+  return std::sqrt(std::max(kCalibrationScatter, covariance(x, x) + kCalibrationScatter - known));
+}
+
+// Rows of one kernel are one observation: what was measured again tells nothing of others.
+std::vector<Observation> by_kernel(const std::vector<Observation>& rows) {
+  std::vector<Observation> kernels;
+  std::vector<double> counts;
+  std::map<std::string_view, std::size_t> known;
+  for (const Observation& row : rows) {
+    const auto [found, is_new] = known.try_emplace(row.x.kernel, kernels.size());
+    if (is_new) {
+      kernels.push_back(row);
+      counts.push_back(1);
+      continue;
+    }
+    Observation& kernel = kernels[found->second];
+    const double count = ++counts[found->second];
+    kernel.residual += (row.residual - kernel.residual) / count;
+  }
+  return kernels;
+}
+
 FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& all) {
   // Evenly over the rows where there are more than are needed.
   std::vector<Observation> rows;
@@ -38,7 +112,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   Eigen::VectorXd residual(n);
   for (Eigen::Index i = 0; i < n; ++i) {
     for (Eigen::Index j = 0; j < n; ++j) {
-      k(i, j) = calibration_covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
+      k(i, j) = covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
     }
     k(i, i) += kCalibrationScatter;
     residual(i) = std::clamp(rows[static_cast<std::size_t>(i)].residual, -kMostCorrected, kMostCorrected);
@@ -48,7 +122,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
 
   FamilyCalibration out;
   out.family = std::move(family), out.dtype = dtype;
-  std::vector<double> errors;  // of each row, by the others
+  std::vector<double> errors;  // of each kernel, by the others
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
     out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel});
@@ -57,6 +131,9 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     out.after += std::abs(std::exp(-errors.back()) - 1) / static_cast<double>(count);
   }
   out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
+  for (std::size_t i = 0; i < count; ++i) {
+    out.deviation += deviation_at(out.points, rows[i].x, i) / static_cast<double>(count);
+  }
   std::sort(errors.begin(), errors.end());
   const double number = static_cast<double>(count), widen = 1 + 2 / number;  // few rows widen the interval
   // Split conformal prediction, outwards on both sides.
@@ -83,34 +160,9 @@ Result<void> check_unit(const std::string& where, std::string_view family, DType
                     "latency_ms, in milliseconds, measured on this GPU"));
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// Whether two kernels differ in their sizes alone.
-bool same_kind(std::string_view a, std::string_view b) {
-  const auto skip = [](std::string_view& text) {
-    while (!text.empty() && is_digit(text.front())) text.remove_prefix(1);
-  };
-  while (true) {
-    skip(a), skip(b);
-    if (a.empty() || b.empty()) return a.empty() && b.empty();
-    if (a.front() != b.front()) return false;
-    a.remove_prefix(1), b.remove_prefix(1);
-  }
-}
-
-double covariance(const CalibrationPlace& a, double duration, double ridge, std::string_view kernel) {
-  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0, kKind = 0.06 * 0.06, kOwn = 0.07 * 0.07;
-  const double d0 = a.duration - duration, d1 = a.ridge - ridge;
-  const double near = kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
-  if (kernel.empty() || a.kernel.empty()) return near;
-  return near + (a.kernel == kernel ? kKind + kOwn : same_kind(a.kernel, kernel) ? kKind : 0);
-}
-
 }  // namespace
 
-double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b) {
-  return covariance(a, b.duration, b.ridge, b.kernel);
-}
+double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b) { return covariance(a, b); }
 
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op) {
   const std::string_view family = family_of(op);
@@ -130,9 +182,16 @@ CalibrationPlace calibration_place(const Operator& op, double seconds, double co
 double correction_at(const FamilyCalibration& family, const CalibrationPlace& x) {
   double sum = 0;
   for (const FamilyCalibration::Point& point : family.points) {
-    sum += point.weight * covariance(x, point.duration, point.ridge, point.kernel);
+    sum += point.weight * covariance(x, point);
   }
   return std::clamp(sum, -kMostCorrected, kMostCorrected);
+}
+
+double doubt_at(const FamilyCalibration& family, const CalibrationPlace& x) {
+  constexpr double kNinety = 1.645;  // standard deviations: 90 % of a normal distribution lie within
+  if (!(family.deviation > 0)) return 0;
+  const double deviation = deviation_at(family.points, x);
+  return kNinety * std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
 }
 
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options) {
@@ -146,7 +205,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) continue;
     if (row.doubtful) continue;
     const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
-    if (!row.latency_ms || !(*row.latency_ms > 0)) {
+    if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
       return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));
     }
     auto forecast = model->forecast(row.work);
@@ -161,14 +220,16 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   }
   KernelCalibration calibration{gpu.id, options.mode, {}};
   for (const auto& [key, rows] : families) {
-    if (rows.size() < kFewestRows) continue;
-    NS_TRY_VOID(check_unit(table.where(), key.first, key.second, rows));
-    calibration.families.push_back(fit(key.first, key.second, rows));
+    const std::vector<Observation> kernels = by_kernel(rows);
+    if (kernels.size() < kFewestRows) continue;
+    NS_TRY_VOID(check_unit(table.where(), key.first, key.second, kernels));
+    calibration.families.push_back(fit(key.first, key.second, kernels));
   }
   if (calibration.families.empty()) {
-    return fail(wrong(
-        table.where(), fmt::format("too few measurements of {}", gpu.id),
-        fmt::format("at least {} rows of one operator family and number format; a few dozen are better", kFewestRows)));
+    return fail(
+        wrong(table.where(), fmt::format("too few measurements of {}", gpu.id),
+              fmt::format("at least {} kernels of one operator family and number format; a few dozen are better",
+                          kFewestRows)));
   }
   return calibration;
 }
@@ -194,6 +255,7 @@ std::string to_json(const KernelCalibration& calibration) {
                                 {"dtype", name_of(f.dtype)},
                                 {"low", f.low},
                                 {"high", f.high},
+                                {"deviation", f.deviation},
                                 {"mean_error_before", f.before},
                                 {"mean_error_after", f.after},
                                 {"points", std::move(points)},
@@ -220,6 +282,7 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
     family.dtype = entry.enumerator<DType>("dtype");
     family.low = entry.number("low", -kLargestLog, 0);
     family.high = entry.number("high", 0, kLargestLog);
+    family.deviation = entry.has("deviation") ? entry.number("deviation", 0, kLargestLog) : 0;  // as "kernels"
     family.before = entry.number("mean_error_before", 0, kLargestError);
     family.after = entry.number("mean_error_after", 0, kLargestError);
     for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {

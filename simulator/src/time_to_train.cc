@@ -34,10 +34,10 @@ double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds ti
   return restarts * t / std::expm1(t + d);
 }
 
-Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes) {
+Seconds time_between_failures(const Reliability& reliability, double gpus, double hosts, bool network) {
   if (reliability.gpu_time_between_failures) return *reliability.gpu_time_between_failures / gpus;
-  double rate = gpus / (reliability.gpu_alone / units::s) + nodes / (reliability.node / units::s);
-  if (nodes > 1) rate += gpus / (reliability.network / units::s);
+  double rate = gpus / (reliability.gpu_alone / units::s) + hosts / (reliability.node / units::s);
+  if (network) rate += gpus / (reliability.network / units::s);
   return 1 / rate * units::s;
 }
 
@@ -90,10 +90,11 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   return slowest;
 }
 
-Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan) {
+Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan, bool predictions) {
   const BytesPerParameter each = bytes_per_parameter(dtype, plan.optimizer_state, plan.weights);
+  const ModelParameters all = model_parameters(model);
   const double trained =
-      plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank) : model_parameters(model).total();
+      plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank) : all.total() + (predictions ? all.prediction : 0);
   const double matrices = plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan.lora_rank) : 0;
   return (trained * (each.weight + each.optimizer) - matrices * each.moment) * units::B;
 }
@@ -113,9 +114,11 @@ Result<TrainingTime> time_to_train(const Report& report, double tokens, const Re
   time.without_failures = time.steps * time.step;
   const Cluster& cluster = report.scenario.cluster;
   const auto node = static_cast<double>(std::max<std::int64_t>(1, cluster.gpus_per_node()));
-  time.time_between_failures = time_between_failures(reliability, gpus, std::ceil(gpus / node));
+  const double host = std::min(node, static_cast<double>(kGpusOfAHost));
+  time.time_between_failures = time_between_failures(reliability, gpus, std::ceil(gpus / host), gpus > node);
   const BytesPerSecond storage = reliability.storage_bandwidth.value_or(gpus * kStorageBandwidthPerGpu);
-  const Bytes size = checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan);
+  const Bytes size =
+      checkpoint_size(report.scenario.model, storage_type(training.precision), report.scenario.plan, training.mtp);
   time.checkpoint = reliability.checkpoint.value_or(size / storage);
   time.standstill = time.checkpoint;
   Seconds restart = reliability.restart;

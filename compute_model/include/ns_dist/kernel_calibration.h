@@ -31,8 +31,11 @@ struct FamilyCalibration {
   };
   std::string family;  // as operator_forms() names it
   DType dtype = DType::kBf16;
-  std::vector<Point> points;      // the measurements, kMostPoints at most
-  double low = -0.1, high = 0.1;  // 90 % interval of ln(measured / corrected forecast)
+  std::vector<Point> points;  // the measurements, kMostPoints at most
+  // 90 % interval of ln(measured / corrected forecast) of kernels like those that were measured, and the standard
+  // deviation that the process expects of these, by the others. Of kernels that are less like them it expects more,
+  // which is added to the interval. 0: not known, the same interval for all.
+  double low = -0.1, high = 0.1, deviation = 0;
   // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other rows
   // (leave-one-out).
   double before = 0, after = 0;
@@ -48,8 +51,8 @@ struct KernelCalibration {
 };
 
 // Fits on the rows of `table` whose column gpu is `gpu`, or on all rows if there is no such column. Rows with the flag
-// outlier or over_peak are left out. Errors: a row that cannot be read or has no latency_ms; fewer than three rows in
-// every family and number format; one whose middle row takes more than 7.4 times as long as forecast, or as short.
+// outlier or over_peak are left out. Errors: a row that cannot be read or has no latency_ms; fewer than three kernels
+// in every family and number format; one whose middle row takes more than 7.4 times as long as forecast, or as short.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
 
 std::string to_json(const KernelCalibration& calibration);

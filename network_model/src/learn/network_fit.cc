@@ -350,8 +350,12 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   }
   const Machine& machine = machines[m.cluster];
   const Cluster& cluster = *machine.cluster;
-  NS_TRY(const RankGroup ranks, measured_group(cluster, m.ranks, m.ranks_per_node));
-  NS_TRY(const network::Placement placement, machine.topology.place(ranks));
+  auto ranks = measured_group(cluster, m.ranks, m.ranks_per_node);
+  if (!ranks) {
+    ranks.error().where = where;
+    return fail(ranks.error());
+  }
+  NS_TRY(const network::Placement placement, machine.topology.place(*ranks));
   const network::Call call{m.kind, bytes, m.integer, m.imbalance, &placement, machine.links.data()};
   Reference reference = reference_of(call, machine);
   if (!reference.choice.algorithm) {

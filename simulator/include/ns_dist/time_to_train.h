@@ -42,7 +42,7 @@ struct Reliability {
   // Of one GPU with its share of all else; of N of them an Nth. Given, the next three do not count.
   std::optional<Seconds> gpu_time_between_failures;
   Seconds gpu_alone = kGpuAloneTimeBetweenFailures;  // of one GPU
-  Seconds node = kNodeTimeBetweenFailures;           // of one node without its GPUs
+  Seconds node = kNodeTimeBetweenFailures;           // of one host without its GPUs
   Seconds network = kNetworkTimeBetweenFailures;     // of the switches and cables that serve one GPU; none in one node
   std::optional<Seconds> checkpoint;                 // to write one
   bool asynchronous = false;                         // it is written beside training; otherwise training stands still
@@ -56,8 +56,11 @@ struct Reliability {
 inline constexpr double kWhole = 0.99;
 inline constexpr std::int64_t kMostSpares = 1'000'000;
 
-// The mean time between failures of a cluster.
-Seconds time_between_failures(const Reliability& reliability, double gpus, double nodes);
+// GPUs of a host in the source. Racks whose GPUs are one node have several hosts.
+inline constexpr std::int64_t kGpusOfAHost = 8;
+
+// The mean time between failures of a cluster. `network`: its nodes are joined by one.
+Seconds time_between_failures(const Reliability& reliability, double gpus, double hosts, bool network);
 
 // The share of the time that a training has all its nodes, from 0 to 1. Each failure takes a node away for `repair`; a
 // spare one replaces it. When more nodes are away than there are spares, training stops, and no other node fails until
@@ -78,8 +81,9 @@ Seconds checkpoint_interval(Seconds checkpoint, Seconds time_between_failures);
 double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds time_between_failures);
 
 // What a checkpoint holds of the parameters that are trained, all of the model or LoRA's adapters: weights and
-// optimizer states, each once (bytes of a parameter as in memory.h).
-Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan);
+// optimizer states, each once (bytes of a parameter as in memory.h). `predictions`: layers for multi-token prediction
+// are trained, too.
+Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan, bool predictions = false);
 
 struct TrainingTime {
   double tokens = 0, steps = 0;

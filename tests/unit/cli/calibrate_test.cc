@@ -120,7 +120,7 @@ TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
   const CommandResult result = run("calibrate --gpu h100 --kernels mine.csv --output mine.json", folder);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("sustained on h100-sxm-80gb"));
-  EXPECT_THAT(result.out, HasSubstr("12 rows"));
+  EXPECT_THAT(result.out, HasSubstr("12 kernels"));
   EXPECT_LT(mean_error("--kernel-calibration mine.json"), 0.5 * mean_error(""));
 
   // Measured steps of this machine are forecast with it, too.

@@ -22,7 +22,7 @@ constexpr Seconds kHour = 3600.0 * units::s;
 
 // A cluster of the size of the source fails as often as the source says.
 TEST(TimeToTrain, TheClusterOfTheSourceFailsFourHundredNineteenTimes) {
-  const Seconds between = time_between_failures({}, 16'384, 2'048);
+  const Seconds between = time_between_failures({}, 16'384, 2'048, true);
   EXPECT_NEAR((54 * 24.0 * kHour) / between, 419, 1e-9);
   EXPECT_NEAR(between / kHour, 3.09, 0.005);
   EXPECT_NEAR(kGpuTimeBetweenFailures / 16'384.0 / between, 1, 1e-12);
@@ -34,10 +34,10 @@ TEST(TimeToTrain, RatesOfPartsAddUp) {
   parts.gpu_alone = 800.0 * kHour;
   parts.node = 100.0 * kHour;
   parts.network = 1600.0 * kHour;
-  EXPECT_NEAR(time_between_failures(parts, 16, 2) / kHour, 1 / (16 / 800.0 + 2 / 100.0 + 16 / 1600.0), 1e-9);
-  EXPECT_NEAR(time_between_failures(parts, 8, 1) / kHour, 1 / (8 / 800.0 + 1 / 100.0), 1e-9);
+  EXPECT_NEAR(time_between_failures(parts, 16, 2, true) / kHour, 1 / (16 / 800.0 + 2 / 100.0 + 16 / 1600.0), 1e-9);
+  EXPECT_NEAR(time_between_failures(parts, 8, 1, false) / kHour, 1 / (8 / 800.0 + 1 / 100.0), 1e-9);
   parts.gpu_time_between_failures = 400.0 * kHour;
-  EXPECT_NEAR(time_between_failures(parts, 16, 2) / kHour, 25, 1e-9);
+  EXPECT_NEAR(time_between_failures(parts, 16, 2, true) / kHour, 25, 1e-9);
 }
 
 // What happens, one failure after the other: a node fails while training runs, and is back after `repair`.
@@ -141,6 +141,25 @@ TEST(TimeToTrain, CheckpointsHoldWhatTheOptimizerKeeps) {
   plan = {}, plan.lora_rank = 16;
   const double adapters = 32 * 16 * (4096 + 6144 + 2 * 4096 + 4096 + 2 * 14336 + 14336 + 4096);
   EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, plan) / units::B, 14 * adapters);
+}
+
+// Layers for multi-token prediction are stored where they are trained.
+TEST(TimeToTrain, CheckpointsHoldPredictionLayers) {
+  const Model model = Catalog::built_in().model("deepseek-v3").value();
+  const ModelParameters parameters = model_parameters(model);
+  ASSERT_GT(parameters.prediction, 1e10);
+  const Bytes without = checkpoint_size(model, DType::kBf16, {}), with = checkpoint_size(model, DType::kBf16, {}, true);
+  EXPECT_DOUBLE_EQ((with - without) / units::B, 14 * parameters.prediction);
+}
+
+// A rack of 72 GPUs has more hosts than one: as many failures as 9 nodes of 8, but for the network.
+TEST(TimeToTrain, RacksHaveHostsOfEightGpus) {
+  const auto between = [](const char* gpu) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-8b").set("machine/gpu", gpu).set("plan/dp", 144).set("training/global_batch", 144);
+    return time_to_train(*simulate(*resolve(spec, Catalog::built_in())), 1e9, {})->time_between_failures;
+  };
+  EXPECT_DOUBLE_EQ(between("gb200") / between("h100"), 1);
 }
 
 TEST(TimeToTrain, WithoutFailuresOnlyCheckpointsCost) {
