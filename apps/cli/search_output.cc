@@ -488,7 +488,8 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   page += style.bold(joined(models)) + "\n" + style.bold(heading + "  plan") + "\n";
   const bool interrupted = !cases.empty() && cases.back().result.interrupted;
   bool tight = false;
-  const SearchCase *fastest = nullptr, *cheapest = nullptr, *sparing = nullptr, *least = nullptr, *most = nullptr;
+  const SearchCase *fastest = nullptr, *cheapest = nullptr, *cheapest_in_time = nullptr, *sparing = nullptr,
+                   *least = nullptr, *most = nullptr;
   for (const SearchCase& each : cases) {
     page += fmt::format("{}{:>7}  ",
                         with_columns(each.base.cluster.gpu.id, static_cast<std::size_t>(&each - cases.data()) + 1),
@@ -518,6 +519,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     };
     if (fastest == nullptr || speed_of(each, goals) > speed_of(*fastest, goals)) fastest = &each;
     if (less(cheapest, Spent::kMoney)) cheapest = &each;
+    if (in_time(each, goals) && less(cheapest_in_time, Spent::kMoney)) cheapest_in_time = &each;
     if (less(sparing, Spent::kEnergy)) sparing = &each;
     // Of as many GPUs, the faster ones.
     const auto precedes = [&](const SearchCase* best, bool by_gpus) {
@@ -554,6 +556,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   show(fastest, "The fastest");
   if (fastest != nullptr) add_sensitivity(page, *fastest, style);
   show(cheapest, "The cheapest");
+  if (cheapest_in_time != cheapest) show(cheapest_in_time, "The cheapest that is in time");
   if (has_energy) show(sparing, "The least energy");
   show(least, "The fewest GPUs of these that are in time");
   show(most, "The most GPUs of these that the budget buys");
@@ -600,8 +603,16 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     const auto energy = energy_of(*answer, goals);
     return energy ? *energy / kKilowattHour : kUnknown;
   };
-  std::stable_sort(answers.begin(), answers.end(),
-                   [&](const SearchAnswer* a, const SearchAnswer* b) { return rank(a) < rank(b); });
+  // Plans that are in time and within the budget, where these are given, come first.
+  const auto misses = [&](const SearchAnswer* answer) {
+    const auto time = goals.deadline ? training_of(*answer, goals) : std::nullopt;
+    const auto cost = goals.budget ? cost_of(*answer, goals) : std::nullopt;
+    return (goals.deadline && !(time && time->total <= *goals.deadline)) ||
+           (goals.budget && !(cost && *cost <= *goals.budget));
+  };
+  std::stable_sort(answers.begin(), answers.end(), [&](const SearchAnswer* a, const SearchAnswer* b) {
+    return std::pair(misses(a), rank(a)) < std::pair(misses(b), rank(b));
+  });
   json["plans"] = ordered_json::array();
   for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));
   json["table"] = ordered_json::array();

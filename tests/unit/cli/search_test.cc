@@ -167,6 +167,26 @@ TEST(SearchCommand, SizesThatCannotShareTheBatchAreSteppedOver) {
               AllOf(HasSubstr("The most GPUs of these that the budget buys: 480 x"), Not(HasSubstr("no plan"))));
 }
 
+// Smaller clusters are cheaper and late: the first plan, and the cheapest one that is named, meet the deadline.
+TEST(SearchCommand, TheCheapestInTimeIsNamed) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2.5}})";
+  const std::string job =
+      "ns-dist search --model llama3.2-1b --gpu h100 --gpus 32,128 --global-batch 512 --schedule 1f1b --micro-batch 1 "
+      "--recompute none --tokens 1T --prices prices.json --objective cost --deadline ";
+  const json all = json::parse(run_command(job + "1000d --json", folder.path()).out);
+  const json &small = all["table"][0], &large = all["table"][1];
+  ASSERT_LT(small["cost"], large["cost"]);
+  ASSERT_LT(large["training"]["seconds"], small["training"]["seconds"]);
+  EXPECT_EQ(all["plans"][0]["ranks"], 32);
+  const double between =
+      (small["training"]["seconds"].get<double>() + large["training"]["seconds"].get<double>()) / 2 / 3600;
+  const std::string deadline = std::to_string(between) + "h";
+  EXPECT_EQ(json::parse(run_command(job + deadline + " --json", folder.path()).out)["plans"][0]["ranks"], 128);
+  EXPECT_THAT(run_command(job + deadline, folder.path()).out,
+              AllOf(HasSubstr("The cheapest: 32 x"), HasSubstr("The cheapest that is in time: 128 x")));
+}
+
 // 7 sequences are no whole number of pairs: no size has a plan, and the smallest says why.
 TEST(SearchCommand, NoSizeAtAllSaysWhy) {
   const ScratchFolder folder;
