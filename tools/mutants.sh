@@ -184,7 +184,8 @@ the last stages have one layer more|parallelism/src/layer_division.cc|s@(i < lay
 each tensor-parallel rank sends the whole message|parallelism/src/planner.cc|s@gathers_messages() ? static_cast<double>(shape_.tp) : 1@gathers_messages() ? 1.0 : 1@|unit_parallelism property_parallelism
 copies of a shard reduce all gradients|parallelism/src/replica_exchange.cc|s@size / static_cast<double>(sharing.size())@size / 1.0@|unit_parallelism property_parallelism
 each rank updates all parameters|parallelism/src/step_end.cc|s@const double owned = updated_parameters(held, plan_, shares);@const double owned = held.total();@|unit_parallelism property_parallelism
-a product has one 8-bit operand|parallelism/src/shape.h|s@(twice ? 2 : 1) \* shape.product_element@(twice ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
+a product has one 8-bit operand|parallelism/src/shape.h|s@return (has_both_layouts(shape) ? 2 : 1) \* shape.product_element@return (has_both_layouts(shape) ? 1 : 1) * shape.product_element@|unit_parallelism property_parallelism
+weights have the scales of activations|parallelism/src/shape.cc|s@weight_element(training.precision == Precision::kFp8Block ? kBlockScaledWeight : product_element)@weight_element(product_element)@|unit_parallelism
 layers that the host keeps take no room|parallelism/src/memory.cc|s@kept.chunks) + kept.under_way@kept.chunks) + 0 * kept.under_way@|unit_parallelism property_parallelism
 whole gradients of layers take no room|parallelism/src/memory.cc|s@updated \* sum + whole \* each.weight \* units::B;@updated * sum + 0 * whole * each.weight * units::B;@|unit_parallelism property_parallelism
 a masked key counts|parallelism/src/block.cc|s@flops.masked += of_call - work_of@flops.masked += of_call - 0.5 * work_of@|unit_parallelism property_parallelism
@@ -271,7 +272,10 @@ experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static
 a cast of an output is all that attention keeps|parallelism/src/blocks/attention.cc|s@!blocks::may_keep_originals(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
 all layers share a cast of the hidden states|parallelism/src/blocks/attention.cc|s@= !first \&\& !blocks::keeps_casts(shape, original)@= !first@|unit_parallelism property_parallelism
 forward passes alone keep transposes|parallelism/src/shape.h|s@shape.plan->passes == Passes::kForward;@false;@|unit_parallelism
-gathered keys take no memory|parallelism/src/blocks/attention.cc|s@  step.transient_backward = 2 \* all / units::B;@@|unit_parallelism
+gathered keys take no memory|parallelism/src/blocks/attention.cc|s@(2 + parts + wider) \* (all / units::B)@0 * (all / units::B)@|unit_parallelism
+a ring holds one part|parallelism/src/blocks/attention.cc|s@static_cast<double>(parts) \* (travelling / units::B) + held@(travelling / units::B) + held@|unit_parallelism
+copies of key heads are not kept|parallelism/src/blocks/attention.cc|s@return std::max(key_heads(shape), shape.cp_inner)@return key_heads(shape)@|unit_parallelism
+experts of one rank are gathered|parallelism/src/memory.cc|s@const bool experts = has_fp32_shards(plan) .. sharing_replicas(plan, true) > 1@const bool experts = true@|unit_parallelism
 transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_last = apart \&\&@casts_last = false \&\&@|unit_parallelism
 rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
@@ -283,7 +287,13 @@ a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % n
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, plan.optimizer_state, plan.weights)@bytes_per_parameter(dtype, MomentType(), plan.weights)@|unit_simulator
 a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
 training stands still for all GPUs' shares|simulator/src/time_to_train.cc|s@1 / gpus \* size / link@size / link@|unit_simulator
-one node has switches that fail|simulator/src/time_to_train.cc|s@if (nodes > 1) rate@if (nodes > 0) rate@|unit_simulator
+one node has switches that fail|simulator/src/time_to_train.cc|s@if (network) rate@if (true) rate@|unit_simulator
+a rack is one host|simulator/src/time_to_train.cc|s@std::min(node, static_cast<double>(kGpusOfAHost))@node@|unit_simulator
+what-if hurries the CPU|simulator/src/predict.cc|s@!std::holds_alternative<Operator>(item.work) .. item.host.any()@!std::holds_alternative<Operator>(item.work)@|unit_simulator
+fp16 alone is another kernel|simulator/src/training_clock.cc|s@kernels.forecast(kernel_of(op))@kernels.forecast(op)@|unit_simulator
+a calibration has one interval|compute_model/src/kernel_calibration.cc|s@return kNinety \* std::sqrt@return 0 * kNinety * std::sqrt@|unit_compute_model
+repeated rows count again|compute_model/src/kernel_calibration.cc|s@if (is_new) {@if (true) {@|unit_compute_model
+fused attention in fp32 is that of 16 bits|compute_model/src/families/attention.cc|s@if (is_single_precision(dtype)) return nullptr;@@|unit_compute_model
 spare nodes are not paid|simulator/src/time_to_train.cc|s@gpus + node \* static_cast<double>(time.spare_nodes)@gpus + 0 * node@|unit_simulator
 nobody waits for the slowest GPU|simulator/src/time_to_train.cc|s@spread \* mean_of_largest(static_cast<double>(ranks))@0 * spread@|unit_simulator
 spare nodes do not replace any|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= 1@|unit_simulator
