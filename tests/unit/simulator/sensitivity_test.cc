@@ -71,11 +71,12 @@ TEST(WhatIf, EverythingTwiceAsFastIsAtMostTwiceAsFast) {
 
 // A CPU that updates the optimizer's states is no kernel of the GPU.
 TEST(WhatIf, KernelsAreTheGpus) {
-  const Scenario base = scenario({{"plan/pp", "1"}, {"plan/offload_optimizer", "1"}, {"plan/dp", "1"}});
+  const Scenario base =
+      scenario({{"plan/pp", "1"}, {"plan/dp", "1"}, {"plan/offload_optimizer", "1"}, {"training/global_batch", "1"}});
   const auto answer = simulate(base);
   ASSERT_TRUE(answer.has_value());
   const Seconds gpu = answer->breakdown.compute + answer->breakdown.recompute;
-  ASSERT_GT(answer->breakdown.optimizer, 0.05 * answer->step);
+  ASSERT_GT(answer->breakdown.optimizer, 2 * gpu);
   EXPECT_LE(changed(base, "kernel-efficiency x0.5").step, answer->step + 1.01 * gpu);
 }
 
