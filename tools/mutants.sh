@@ -275,7 +275,7 @@ forward passes alone keep transposes|parallelism/src/shape.h|s@shape.plan->passe
 gathered keys take no memory|parallelism/src/blocks/attention.cc|s@(2 + parts + wider) \* (all / units::B)@0 * (all / units::B)@|unit_parallelism
 a ring holds one part|parallelism/src/blocks/attention.cc|s@static_cast<double>(parts) \* (travelling / units::B) + held@(travelling / units::B) + held@|unit_parallelism
 copies of key heads are not kept|parallelism/src/blocks/attention.cc|s@return std::max(key_heads(shape), shape.cp_inner)@return key_heads(shape)@|unit_parallelism
-experts of one rank are gathered|parallelism/src/memory.cc|s@const bool experts = has_fp32_shards(plan) .. sharing_replicas(plan, true) > 1@const bool experts = has_fp32_shards(plan) || sharing_replicas(plan, true) > 0@|unit_parallelism
+experts of one rank are gathered|parallelism/src/memory.cc|s@sharing_replicas(plan, true) > 1@sharing_replicas(plan, true) > 0@|unit_parallelism
 transformers normalizes in 16 bits|parallelism/src/blocks/attention.cc|s@casts_last = apart \&\&@casts_last = false \&\&@|unit_parallelism
 rows come back in 8 bits|parallelism/src/blocks/moe.cc|s@kind == CollectiveKind::kAllGather ? size.to_experts : 1@size.to_experts@|unit_parallelism
 the gradient of an embedding is not added to the sums|parallelism/src/blocks/embedding.cc|s@  blocks::add_to_sums(.*@@|unit_parallelism property_parallelism
