@@ -199,9 +199,18 @@ bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const
   });
 }
 
-bool in_budget(const SearchCase& found, const SearchGoals& goals) {
-  const auto cost = cost_of(found, goals);
+bool in_budget(const SearchAnswer& answer, const SearchGoals& goals) {
+  const auto cost = cost_of(answer, goals);
   return cost && goals.budget && *cost <= *goals.budget;
+}
+bool in_budget(const SearchCase& found, const SearchGoals& goals) {
+  const SearchAnswer* fastest = fastest_of(found);
+  return fastest != nullptr && in_budget(*fastest, goals);
+}
+
+bool in_time(const SearchAnswer& answer, const SearchGoals& goals) {
+  const auto time = training_of(answer, goals);
+  return time && goals.deadline && time->total <= *goals.deadline;
 }
 
 ordered_json training_json(const TrainingTime& time) {
@@ -256,8 +265,8 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
 }
 
 bool in_time(const SearchCase& found, const SearchGoals& goals) {
-  const auto time = training_of(found, goals);
-  return time && goals.deadline && time->total <= *goals.deadline;
+  const SearchAnswer* fastest = fastest_of(found);
+  return fastest != nullptr && in_time(*fastest, goals);
 }
 
 std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
@@ -603,15 +612,11 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     const auto energy = energy_of(*answer, goals);
     return energy ? *energy / kKilowattHour : kUnknown;
   };
+  std::stable_sort(answers.begin(), answers.end(),
+                   [&](const SearchAnswer* a, const SearchAnswer* b) { return rank(a) < rank(b); });
   // Plans that are in time and within the budget, where these are given, come first.
-  const auto misses = [&](const SearchAnswer* answer) {
-    const auto time = goals.deadline ? training_of(*answer, goals) : std::nullopt;
-    const auto cost = goals.budget ? cost_of(*answer, goals) : std::nullopt;
-    return (goals.deadline && !(time && time->total <= *goals.deadline)) ||
-           (goals.budget && !(cost && *cost <= *goals.budget));
-  };
-  std::stable_sort(answers.begin(), answers.end(), [&](const SearchAnswer* a, const SearchAnswer* b) {
-    return std::pair(misses(a), rank(a)) < std::pair(misses(b), rank(b));
+  std::stable_partition(answers.begin(), answers.end(), [&](const SearchAnswer* answer) {
+    return (!goals.deadline || in_time(*answer, goals)) && (!goals.budget || in_budget(*answer, goals));
   });
   json["plans"] = ordered_json::array();
   for (const SearchAnswer* answer : answers) json["plans"].push_back(answer_json(*answer, goals));

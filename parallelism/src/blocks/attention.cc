@@ -227,11 +227,6 @@ void add_core(const Shape& shape, BlockStep& step, Attention attention) {
 // Each rank holds two parts of the sequence, one from its beginning and one from its end, so that all ranks have the
 // same work under a causal mask (Brandon et al. 2023, arXiv 2311.09431; Megatron-Core, get_batch_on_this_cp_rank).
 
-// Keys and values of this rank, bytes.
-Bytes keys_and_values(const Shape& shape) {
-  return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim)) * units::B;
-}
-
 // The parts of the keys in a ring that a rank computes: first its own, then others, all of the same size.
 struct RingParts {
   Attention own, other;
@@ -367,12 +362,12 @@ std::int64_t keys_of_parts(const Shape& shape) {
 // Queries of this rank against the keys of all ranks, under a causal mask half of them: a rank has a part from the
 // beginning and one from the end. Under a window, as many as the busiest rank's, which is in the middle.
 void gathered_core(const Shape& shape, BlockStep& step) {
-  const Bytes all = keys_and_values(shape) * static_cast<double>(shape.cp);
   // Ranks have a part of the sequence's beginning and one of its end: what was gathered is put in order of the
   // sequence, and gradients back in that of the ranks. Gradients of each part's keys are added to zeros
   // (TransformerEngine, context_parallel.py, AttnFuncWithCPAndKVAllGather).
   const std::int64_t columns = key_heads(shape) * (shape.query_dim + shape.value_dim);
-  const std::int64_t elements = shape.tokens * shape.cp * columns;
+  const std::int64_t elements = shape.tokens * shape.cp * columns;  // keys and values of all ranks
+  const Bytes all = static_cast<double>(elements) * shape.element * units::B;
   const std::int64_t added = shape.micro_batch * keys_of_parts(shape) * columns;
   const auto add = [&](const char* name, const OperatorKind& what) {
     step.input_gradient.push_back(kernel(shape, name, what));
