@@ -63,9 +63,14 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   return spec;
 }
 
+static bool exists(const std::string& path) {
+  std::error_code none;  // a name that is too long is no file
+  return std::filesystem::exists(path, none);
+}
+
 Result<Scenario> read_base(std::string path) {
   std::size_t plan = 1;  // of a search's answer
-  if (const std::size_t mark = path.rfind('#'); mark != std::string::npos && !std::filesystem::exists(path)) {
+  if (const std::size_t mark = path.rfind('#'); mark != std::string::npos && !exists(path)) {
     NS_TRY(const std::int64_t number, read_count(std::string_view(path).substr(mark + 1), "--from", 1, 1'000));
     plan = static_cast<std::size_t>(number);
     path.resize(mark);

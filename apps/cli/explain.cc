@@ -27,7 +27,8 @@ struct ExplainRequest {
   std::optional<std::string> gpu, cluster, network_model, algorithm, protocol, calibration, kernel_calibration;
   std::string flops, read = "0 B", written = "0 B";
   bool no_causal = false, rms = false, by_element = false;
-  double inputs = 2, outputs = 1, imbalance = 1;
+  std::optional<double> inputs, outputs;
+  double imbalance = 1;
   bool json = false;
 };
 
@@ -182,13 +183,14 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
   }
   NS_TRY(const std::int64_t window, read_count(request.window, "--window", 0));
   fields.set("window", std::to_string(window));
-  for (const double streams : {request.inputs, request.outputs}) {
-    if (std::isfinite(streams) && streams >= 0 && streams <= 1000) continue;
-    return fail({ErrorCode::kUsage, fmt::format("{} is out of range", streams), "--inputs, --outputs",
-                 "a number from 0 to 1000"});
+  for (const auto& [flag, column, streams] :
+       {std::tuple("--inputs", "inputs", request.inputs), std::tuple("--outputs", "outputs", request.outputs)}) {
+    if (!streams) continue;
+    if (!(*streams >= 0 && *streams <= 1000)) {
+      return fail({ErrorCode::kUsage, fmt::format("{} is out of range", *streams), flag, "a number from 0 to 1000"});
+    }
+    fields.set(column, fmt::format("{}", *streams));
   }
-  fields.set("inputs", fmt::format("{}", request.inputs));
-  fields.set("outputs", fmt::format("{}", request.outputs));
   if (reads(form, "flops")) {
     if (request.flops.empty()) {
       return fail({ErrorCode::kUsage, "the work of the kernel is missing", "--flops",
@@ -436,7 +438,7 @@ int explain_command(int argc, const char* const* argv) {
       ->group(kernels);
   app.add_flag("--no-causal", request.no_causal, "attention to later tokens too")->group(kernels);
   app.add_flag("--rms", request.rms, "RMSNorm instead of LayerNorm")->group(kernels);
-  app.add_option("--inputs", request.inputs, "tensors that an elementwise operator reads [2]")
+  app.add_option("--inputs", request.inputs, "tensors that an elementwise operator reads [those of its name, else 2]")
       ->type_name("N")
       ->group(kernels);
   app.add_option("--outputs", request.outputs, "tensors that it writes [1]")->type_name("N")->group(kernels);

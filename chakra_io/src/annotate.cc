@@ -169,8 +169,13 @@ class Annotation {
       const auto launched = [&](std::int64_t id) -> const Launched& {
         return launched_.at(static_cast<std::uint64_t>(id));
       };
-      double length = 0;
-      for (const std::int64_t id : wait.launched) length = std::max(length, launched(id).end);
+      double length = 0, behind = -1;
+      for (const std::int64_t id : wait.launched) {
+        const Launched& node = launched(id);
+        length = std::max(length, node.end);
+        if (node.behind_reads) behind = std::max(behind, node.end);
+      }
+      if (behind < 0) behind = length;
       struct Part {
         double all, one;
       };
@@ -179,10 +184,10 @@ class Annotation {
         if (p == 0) return 0.0;
         const auto next =
             p > wait.read_before.size() ? wait.launched.size() : static_cast<std::size_t>(wait.read_before[p - 1]);
-        return next == wait.launched.size() ? length : launched(wait.launched[next]).start;
+        return next == wait.launched.size() ? behind : launched(wait.launched[next]).start;
       };
       settle(kernels_[wait.kernel], AnnotateWay::kLaunches,
-             wait_for_launches(wait.launches_ns.size(), part, ended_before));
+             wait_for_launches(wait.launches_ns.size(), part, ended_before, length - behind));
     }
     return {};
   }
@@ -254,11 +259,17 @@ class Annotation {
     const auto found = launched_.find(node.id);
     if (found == launched_.end()) return;
     double start = 0;
+    const Wait& wait = waits_[found->second.wait];
+    bool& behind = found->second.behind_reads;
+    const std::size_t last = wait.read_before.empty() ? 0 : static_cast<std::size_t>(wait.read_before.back());
+    behind = wait.read_before.empty() ||
+             (last < wait.launched.size() && static_cast<std::int64_t>(node.id) == wait.launched[last]);
     for (const auto* deps : {&node.data_deps, &node.ctrl_deps}) {
       for (const std::uint64_t on : *deps) {
         const auto before = launched_.find(on);
         if (before != launched_.end() && before->second.wait == found->second.wait) {
           start = std::max(start, before->second.end);
+          behind |= before->second.behind_reads;
         }
       }
     }
@@ -435,6 +446,7 @@ class Annotation {
   struct Launched {
     std::uint32_t wait = 0;     // into waits_
     double start = 0, end = 0;  // ns
+    bool behind_reads = false;  // of the host: all that it looks at
   };
   std::vector<Wait> waits_;
   std::unordered_map<std::uint64_t, Launched> launched_;  // by node

@@ -366,6 +366,19 @@ std::vector<double> JsonReader::numbers(std::string_view key, double least, doub
   return all;
 }
 
+std::vector<std::int64_t> JsonReader::integers(std::string_view key, std::int64_t least, std::int64_t most,
+                                               Presence presence) {
+  std::vector<std::int64_t> all;
+  const std::vector<double> values = numbers(key, static_cast<double>(least), static_cast<double>(most), presence);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    all.push_back(static_cast<std::int64_t>(values[i]));
+    if (static_cast<double>(all.back()) == values[i]) continue;
+    note(fmt::format("{}/{}", key, i), fmt::format("{} is not a whole number", values[i]),
+         range_text(static_cast<double>(least), static_cast<double>(most)));
+  }
+  return all;
+}
+
 std::vector<std::vector<double>> JsonReader::number_rows(std::string_view key, std::size_t width, double least,
                                                          double most, Presence presence) {
   std::vector<std::vector<double>> all;

@@ -105,6 +105,10 @@ std::vector<Error> check_shape(const Model& model) {
   const auto note = [&](const char* key, std::string message, std::string expected = "") {
     errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected)});
   };
+  if (model.prediction_layers > kMostPredictions) {
+    note("prediction_layers", fmt::format("{} layers for multi-token prediction are too many", model.prediction_layers),
+         fmt::format("at most {}", kMostPredictions));
+  }
   if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
     note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads),
          fmt::format("a divisor of {}", model.heads));

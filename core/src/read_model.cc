@@ -10,8 +10,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::int64_t kMostPredictions = 1'000;
-
 LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback = {}) {
   reader.object(
       key,
@@ -19,9 +17,7 @@ LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback
         fallback = {};
         fallback.every = inner.integer("every", 1, kMostSize, Presence::kOptional, 0);
         if (!inner.has("every")) {
-          for (const double layer : inner.numbers("listed", 0, static_cast<double>(kMostSize))) {
-            fallback.listed.push_back(static_cast<std::int64_t>(layer));
-          }
+          fallback.listed = inner.integers("listed", 0, kMostSize);
           std::sort(fallback.listed.begin(), fallback.listed.end());
         }
       },

@@ -168,7 +168,9 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
     const FabricLevel& level = cluster.levels[tier.level];
     const network::Link& link = links[tier.level];
     double channels = 2 * static_cast<double>(tier.members) * level.nics_per_gpu;
-    if (!link.network()) {
+    if (link.link_class == network::LinkClass::kPcie) {
+      channels = kFewest;  // whatever bridges the GPU may have beside it
+    } else if (!link.network()) {
       const double sheet = cluster.gpu.scale_up ? cluster.gpu.scale_up->bandwidth / (units::B / units::s) : 0;
       channels = std::ceil(2 * sheet * (link.bandwidth / link.peak) / channel_bandwidth(link.generation));
     }

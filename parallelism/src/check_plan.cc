@@ -312,6 +312,10 @@ void check_parts(const Model& model, const ParallelPlan& plan, const PipelineSch
     field = "plan/schedule", use = fmt::format("plan/schedule={}", ParallelPlan().schedule);
     if (plan.pp > layers) use += fmt::format(" and plan/pp={}", layers);
   }
+  const int more = (plan.account_embedding ? 0 : 1) + (plan.account_loss ? 0 : 1);
+  if (most > 0 && plan.pp * each <= layers + more) {
+    use += "; with plan/account_embedding=on and plan/account_loss=on these two count as layers";
+  }
   check.fail_at(field,
                 fmt::format("{} parts of the pipeline are more than the {} of {}", plan.pp * each,
                             counted_layers_text(model, plan), model.name),

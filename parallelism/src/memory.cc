@@ -39,17 +39,22 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
   const ParallelPlan& plan = *shape.plan;
   const bool sums = plan.passes != Passes::kForward;
   Bytes all = communicator(plan.tp) + communicator(plan.cp) + communicator(std::min<std::int64_t>(plan.pp, 2));
-  all += all_to_all_connections(shape.cp_inner);
-  const std::int64_t copies = replicas(plan, false), sharing = sharing_replicas(plan, false);
-  if (sums || shards_weights(plan)) all += communicator(sharing) + communicator(copies / sharing);
+  // Of contexts exchanged for heads: those of attention, and of the delta rule.
+  all += all_to_all_connections(std::max(shape.cp_inner, shape.model->delta_net ? shape.cp : 1));
+  const bool own_experts = shape.model->moe && (shape.ep > 1 || shape.etp != plan.tp);  // have replicas of their own
+  for (const bool experts : {false, true}) {
+    if ((experts && !own_experts) || !(sums || shards_weights(plan))) continue;
+    const std::int64_t copies = replicas(plan, experts), sharing = sharing_replicas(plan, experts);
+    all += communicator(sharing) + communicator(copies / sharing);
+  }
   if (shape.model->moe) {
     all += communicator(shape.ep) + (shape.etp != plan.tp ? communicator(shape.etp) : Bytes());
     if (plan.expert_dispatch == ExpertDispatch::kAllToAll) all += all_to_all_connections(shape.ep);
-    if ((sums || shards_weights(plan)) && shape.ep > 1) all += communicator(replicas(plan, true));
   }
   all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
-  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8) all += communicator(plan.tp * copies);
+  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8)
+    all += communicator(plan.tp * replicas(plan, false));
   const std::int64_t first = seats[0].front().stage,
                      again = second_table_stage(shape, seats[0], layers).value_or(first);
   const bool holds_table = first != again && (stage == first || stage == again);
@@ -101,6 +106,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           add(chunk, part.kept, run.count);
           chunk.loss += part.kept.after_forward * static_cast<double>(run.count);
           chunk.logged = std::max(chunk.logged, part.logged);
+          if (part.working > 0) chunk.working = std::max(chunk.working, chunk.loss + part.working);
           continue;
         }
         std::int64_t held = run.count;
@@ -317,6 +323,12 @@ BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightSto
   // PyTorch's optimizers make moments in the format of the weights (torch/optim/adamw.py, zeros_like).
   if (weights == WeightStorage::kLow) return {low, std::min(state, 2 * low), std::min(state / 2, low)};
   return {low, 4 + state, state / 2};
+}
+
+Bytes MemoryBudget::most(Bytes (StageMemory::*of)() const) const {
+  Bytes found;
+  for (const StageMemory& stage : stages) found = max(found, (stage.*of)());
+  return found;
 }
 
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training) {

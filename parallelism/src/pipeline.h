@@ -40,7 +40,7 @@ inline NormRanks norm_ranks(const ParallelPlan& plan) {
   if (plan.passes != Passes::kTraining) return ranks;
   add("tp", plan.tp);
   add("pp", plan.pp);
-  if (!shards_optimizer(plan)) return ranks;
+  if (!shards_optimizer(plan) && plan.ep == 1) return ranks;
   add("cp", plan.cp);
   add("dp", plan.dp);
   return ranks;

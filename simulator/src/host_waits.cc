@@ -1,6 +1,7 @@
 #include "host_waits.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -25,27 +26,37 @@ bool is_recorded(const Host& host, const Fragment& fragment, const WorkTable& wo
   return module && host.cuda_graphs.records(*module);
 }
 
+struct LaunchTimes {
+  double count = 0;
+  Seconds all;
+  double squares = 0;  // s^2: the sum of their squares
+};
+
 // What a host takes to launch the nodes [first, end) of `fragment`. Recorded nodes behind each other are one launch.
-Seconds launches_of(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t first,
-                    std::size_t end) {
-  Seconds launches;
+LaunchTimes launches_of(const Host& host, const Fragment& fragment, const WorkTable& works, std::size_t first,
+                        std::size_t end) {
+  LaunchTimes launches;
+  const auto add = [&launches](double count, Seconds each) {
+    launches.count += count, launches.all += count * each;
+    launches.squares += count * std::pow(each / units::s, 2);
+  };
   for (std::size_t n = first; n < end; ++n) {
     const bool recorded = is_recorded(host, fragment, works, n);
     if (recorded && n > first && is_recorded(host, fragment, works, n - 1)) continue;
-    launches += host.launch();
+    add(1, host.launch());
     const auto* op = std::get_if<Operator>(&works[index(fragment.nodes[n].work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
-    if (grouped != nullptr && !grouped->one_kernel && !recorded)
-      launches += static_cast<double>(grouped->experts - 1) * host.expert_launch();
+    if (grouped != nullptr && !grouped->one_kernel && !recorded) {
+      add(static_cast<double>(grouped->experts - 1), host.expert_launch());
+    }
   }
   return launches;
 }
 
-// How many times as long the launches of `fragment` take as one host's. Ranks wait for the slowest host at each of the
-// c collectives among their N launches. A host's time between two is the sum of N / c launches, with a deviation of
-// `deviation` sqrt(c / N) of its mean.
-double slowest_host(const Host& host, const Fragment& fragment, const WorkTable& works, Seconds launches,
-                    double deviation) {
+// How much longer than one host's a launch of `fragment` takes, on average. Ranks wait for the slowest host at each of
+// c collectives. A launch deviates by `deviation` of what it takes, so a host's launches between two collectives by the
+// root of the c-th part of the squares' sum.
+Seconds longer_launch(const Fragment& fragment, const WorkTable& works, const LaunchTimes& launches, double deviation) {
   double collectives = 0, excess = 0;
   for (const FragmentNode& node : fragment.nodes) {
     const auto* collective = std::get_if<Collective>(&works[index(node.work)].work);
@@ -53,8 +64,8 @@ double slowest_host(const Host& host, const Fragment& fragment, const WorkTable&
     ++collectives;
     excess += slowest_of(collective->group.size(), 1) - 1;
   }
-  if (collectives == 0) return 1;
-  return 1 + deviation * std::sqrt(collectives / (launches / host.launch())) * excess / collectives;
+  if (collectives == 0) return Seconds();
+  return deviation * std::sqrt(launches.squares / collectives) * excess / launches.count * units::s;
 }
 
 // Nodes of a fragment that the host launches without looking at a result.
@@ -65,7 +76,7 @@ struct Launches {
 
 std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const WorkTable& works, double deviation) {
   const std::size_t end = fragment.nodes.size();
-  const double slowest = slowest_host(host, fragment, works, launches_of(host, fragment, works, 0, end), deviation);
+  const Seconds longer = longer_launch(fragment, works, launches_of(host, fragment, works, 0, end), deviation);
   std::vector<Launches> parts(1);
   bool reads = false;  // a graph launches what reads: it ends before
   for (std::size_t n = 1; n < end && !host.blocking_launches; ++n) {
@@ -76,24 +87,46 @@ std::vector<Launches> parts_of(const Host& host, const Fragment& fragment, const
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::size_t next = i + 1 < parts.size() ? parts[i + 1].first : end;
-    parts[i].all = slowest * launches_of(host, fragment, works, parts[i].first, next);
-    parts[i].one = slowest * host.launch();
+    const LaunchTimes launches = launches_of(host, fragment, works, parts[i].first, next);
+    parts[i].all = launches.all + launches.count * longer;
+    parts[i].one = host.launch() + longer;
   }
   return parts;
 }
 
+// When the last node ends that waits for node `first`, or is it.
+double end_behind(const Fragment& fragment, const std::vector<NodeSpan>& spans, std::size_t first) {
+  std::vector<bool> is_behind(spans.size());
+  std::array<bool, kStreamCount> on_stream{};
+  double end = 0;
+  for (std::size_t n = first; n < spans.size(); ++n) {
+    const FragmentNode& node = fragment.nodes[n];
+    bool behind = n == first || on_stream[static_cast<std::size_t>(node.stream)];
+    for (std::uint32_t d = 0; d < node.dependency_count && !behind; ++d) {
+      const std::int32_t on = fragment.dependencies[node.first_dependency + d];
+      behind = on >= 0 && is_behind[static_cast<std::size_t>(on)];
+    }
+    is_behind[n] = behind;
+    if (!behind) continue;
+    on_stream[static_cast<std::size_t>(node.stream)] = true;
+    end = std::max(end, spans[n].end);
+  }
+  return end;
+}
+
 // How long the GPU waits in a run of a fragment whose nodes take `spans`, which is over at `length`.
-double wait_of(const Host& host, const std::vector<Launches>& parts, const std::vector<NodeSpan>& spans,
-               double length) {
+double wait_of(const Host& host, const Fragment& fragment, const std::vector<Launches>& parts,
+               const std::vector<NodeSpan>& spans, double length) {
+  const double end = parts.size() > 1 ? end_behind(fragment, spans, parts.back().first) : length;
   const auto ended = [&](std::size_t part) {
     if (part == 0 || host.blocking_launches) return 0.0;  // kernels hide nothing of launches that block
-    return part == parts.size() ? length : spans[parts[part].first].start;
+    return part == parts.size() ? end : spans[parts[part].first].start;
   };
   struct InSeconds {
     double all, one;
   };
   const auto part = [&](std::size_t p) { return InSeconds{parts[p].all / units::s, parts[p].one / units::s}; };
-  return wait_for_launches(parts.size(), part, ended);
+  return wait_for_launches(parts.size(), part, ended, length - end);
 }
 
 // For the work of a wait that ends the fragment of so many nodes.
@@ -127,14 +160,15 @@ class LaunchWaits {
       const ProgramCosts::Row& row = costs_.rows[r];
       const auto duration = [&](std::uint32_t work) { return row.forecasts[work].latency / units::s; };
       const double length = fragment_length(fragment, duration, spans_);
-      double wait = wait_of(host_, parts_, spans_, length);
+      double wait = wait_of(host_, fragment, parts_, spans_, length);
       if (wait > 0 && !row.demands.empty()) {
         // On the grid of the clocks, where sums are exact: a run beside others never becomes shorter than one alone.
         const Grid grid;
         const double alone = fragment_length(
             fragment, [&](std::uint32_t work) { return grid.snap(duration(work)); }, spans_);
         const double slow = run_beside_its_own(r, number);
-        if (slow > alone) wait = std::max(wait_of(host_, parts_, spans_, slow), grid.snap(wait) - (slow - alone));
+        if (slow > alone)
+          wait = std::max(wait_of(host_, fragment, parts_, spans_, slow), grid.snap(wait) - (slow - alone));
       }
       Forecast& found = waits_[r];
       found.low = found.high = found.latency = wait * units::s;

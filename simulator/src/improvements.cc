@@ -105,11 +105,12 @@ void use_chunks(ParallelPlan& plan, std::int64_t chunks) {
 std::vector<Candidate> pipelines(const Scenario& from) {
   std::vector<Candidate> found;
   const ParallelPlan& plan = from.plan;
-  if (plan.pp == 1 || from.model.layers % plan.pp != 0) return found;
+  if (plan.pp == 1) return found;
   const std::int64_t layers = from.model.layers / plan.pp;
+  const bool even = from.model.layers % plan.pp == 0;
   for (std::int64_t chunks = 2; chunks <= layers; ++chunks) {
-    // All divisors would be many for deep models; the smallest and those that leave few layers a chunk tell enough.
-    if (layers % chunks != 0 || chunks == plan.vpp || (!found.empty() && layers / chunks > 2)) continue;
+    // All would be many for deep models: the smallest and those that leave few layers a chunk tell enough.
+    if ((even && layers % chunks != 0) || chunks == plan.vpp || (!found.empty() && layers / chunks > 2)) continue;
     Candidate candidate{fmt::format("interleave {} model chunks a stage", chunks),
                         {assignment("plan/vpp", chunks)},
                         plan,
@@ -217,6 +218,14 @@ std::vector<Candidate> overlaps(const Scenario& from) {
     found.push_back(with_plan(from, "communicate while computing, in parts beside each product", plan));
   }
   return found;
+}
+
+// Where latencies are long, one all-reduce may take less time than a reduce-scatter and an all-gather.
+std::vector<Candidate> whole_activations(const Scenario& from) {
+  if (from.plan.tp == 1 || !from.plan.sequence_parallel) return {};
+  ParallelPlan plan = from.plan;
+  plan.sequence_parallel = plan.overlap_tp = false;
+  return {with_plan(from, "keep whole activations on each tensor-parallel rank", plan)};
 }
 
 // How tokens travel to their experts.
@@ -339,9 +348,10 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>, divisions,          of_plan<microbatches>, of_plan<recomputations>, of_plan<sharings>,
-    of_plan<overlaps>,  of_plan<exchanges>, of_plan<contexts>,     of_plan<launches>,       of_plan<vocabularies>,
-    of_plan<kernels>,   of_plan<degrees>};
+    of_plan<pipelines>, divisions,         of_plan<microbatches>,      of_plan<recomputations>,
+    of_plan<sharings>,  of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>,
+    of_plan<contexts>,  of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,
+    of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {
@@ -379,7 +389,7 @@ class Adviser {
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
-      improvement.fits = memory->peak() <= changed.cluster.gpu.memory;
+      improvement.fits = memory->needed() <= changed.cluster.gpu.memory;
       best = Choice{std::move(changed), std::move(improvement), kind};
     }
     return best;

@@ -17,11 +17,11 @@ namespace {
 
 // What a change usually costs, as a share of the step: only their order matters. Full recomputation repeats the
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5), with the MLP about two
-// thirds of the forward pass; the others cost
-// efficiency of smaller kernels, or more communication and bubble. What is tried first is tried for sure.
-constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardWeights = 0.06,
-                 kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02,
-                 kDoubleCp = 0.04, kSchedule = 0.04, kOffload = 0.5;
+// thirds of the forward pass; the others cost efficiency of smaller kernels, or more communication and bubble. What is
+// tried first is tried for sure.
+constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardGradients = 0.03,
+                 kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02,
+                 kWholeExperts = 0.02, kDoubleCp = 0.04, kSchedule = 0.04, kOffload = 0.5;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -143,9 +143,12 @@ std::vector<Remedy> savings_for(const Scenario& scenario) {
     each.plan.muon_buffers = MuonBuffers::kWhole;
     each.cost += kShard;
   });
-  all = varied(all, plan.zero == ZeroStage::kParameters || plan.pp > 1 || muon ? 0 : 1, [](Remedy& each, int) {
-    each.plan.zero = ZeroStage::kParameters;
-    each.cost += kShardWeights;
+  const int further = static_cast<int>(ZeroStage::kParameters) -
+                      std::max(static_cast<int>(plan.zero), static_cast<int>(ZeroStage::kOptimizer));
+  all = varied(all, plan.pp > 1 || muon ? 0 : further, [](Remedy& each, int steps) {
+    const int stage = static_cast<int>(ZeroStage::kParameters) + 1 - steps;
+    each.plan.zero = static_cast<ZeroStage>(stage);
+    each.cost += each.plan.zero == ZeroStage::kParameters ? kShardWeights : kShardGradients;
   });
   // Replicas that share the weights need the less memory the more they are; others need the same.
   const std::int64_t replicas = plan.dp * plan.cp;
@@ -245,7 +248,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
       if (!framework_has(scenario, other_plan)) continue;
       follow_context(scenario, other_plan);
       const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
-      if (!memory || memory->peak() > scenario.cluster.gpu.memory) continue;
+      if (!memory || memory->needed() > scenario.cluster.gpu.memory) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;
       if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;
       const auto machine = machine_for(scenario, candidate.plan);

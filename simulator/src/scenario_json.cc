@@ -97,6 +97,7 @@ template <class Io>
 void fields(Io& io, LayerSet& layers) {
   io("every", layers.every);
   io("listed", layers.listed);
+  if constexpr (Io::kReads) std::sort(layers.listed.begin(), layers.listed.end());
 }
 
 template <class Io>
@@ -424,11 +425,7 @@ class Reader {
     value.value = json_.number(key, Kind::kLeast, Kind::kMost);
   }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
-  void read(std::string_view key, std::vector<std::int64_t>& values) {
-    for (const double value : json_.numbers(key, 0, static_cast<double>(kMost))) {
-      values.push_back(static_cast<std::int64_t>(value));
-    }
-  }
+  void read(std::string_view key, std::vector<std::int64_t>& values) { values = json_.integers(key, 0, kMost); }
   void read(std::string_view key, std::vector<double>& values) { values = json_.numbers(key, 0, kMostNumber); }
   template <class T>
   void read(std::string_view key, std::vector<T>& values) {

@@ -509,8 +509,8 @@ class Search {
         found.refuse(memory.error(), scenario, group, first, leaf - first);
         return true;
       }
-      if (memory->peak() > scenario.cluster.gpu.memory) {
-        found.refuse(memory->peak(), scenario.cluster.gpu.memory, group, first, leaf - first);
+      if (memory->needed() > scenario.cluster.gpu.memory) {
+        found.refuse(memory->needed(), scenario.cluster.gpu.memory, group, first, leaf - first);
         return true;
       }
       if (several && !placed) placed = known_passes(group, scenario, true);

@@ -193,7 +193,7 @@ Result<Vote> forecast_of(const std::vector<const CollectedRun*>& rows, const Cat
   vote.memory = kind.find("nvidia-smi") != std::string::npos ? report.memory.device()
                 : kind.find("reserved") != std::string::npos ? report.memory.reserved()
                                                              : report.memory.peak();
-  vote.filled = report.memory.peak() / vote.scenario.cluster.gpu.memory;
+  vote.filled = report.memory.needed() / vote.scenario.cluster.gpu.memory;
   return vote;
 }
 

@@ -87,7 +87,8 @@ struct DeltaNet {
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 
-inline constexpr std::int64_t kMostLayers = 100'000;  // of a model: lists are made of them
+// Of a model: lists are made of them.
+inline constexpr std::int64_t kMostLayers = 100'000, kMostPredictions = 1'000;
 
 struct Model {
   std::string id, name, family;

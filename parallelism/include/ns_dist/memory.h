@@ -80,6 +80,8 @@ struct StageMemory {
   Bytes padding;  // of weights and gradients: their buffers beside what is in them (ParallelPlan::muon_buffers)
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
+  // What the GPU must hold: NCCL allocates its buffers beside PyTorch.
+  Bytes needed() const { return total() + communicators; }
   // max_memory_reserved: blocks that the caching allocator cannot give back, too.
   Bytes reserved() const { return kReservedShare * total(); }
   // nvidia-smi: with the CUDA context and NCCL's buffers.
@@ -96,8 +98,14 @@ struct MemoryBudget {
   std::int64_t peak_stage = 0;
   Bytes peak() const { return stages.empty() ? Bytes() : fullest().total(); }
   Bytes reserved() const { return stages.empty() ? Bytes() : fullest().reserved(); }
-  Bytes device() const { return stages.empty() ? Bytes() : fullest().device(); }
+  // Of the stage that takes most of this, which may be another one. A plan fits where no stage needs more than the GPU
+  // has.
+  Bytes needed() const { return most(&StageMemory::needed); }
+  Bytes device() const { return most(&StageMemory::device); }
   const StageMemory& fullest() const { return stages[static_cast<std::size_t>(peak_stage)]; }
+
+ private:
+  Bytes most(Bytes (StageMemory::*of)() const) const;
 };
 
 // Errors: those of check_plan and divide_layers, or a schedule that cannot run this shape.

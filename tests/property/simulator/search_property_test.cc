@@ -98,7 +98,7 @@ void compare_with_all_plans(const SearchRequest& request, double within = 0.2) {
     ++seen;
     const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training);
     const auto step = step_time(scenario, *session);
-    if (!memory || memory->peak() > scenario.cluster.gpu.memory || !step || !space->check(scenario)) {
+    if (!memory || memory->needed() > scenario.cluster.gpu.memory || !step || !space->check(scenario)) {
       ++impossible;
       return true;
     }

@@ -168,34 +168,42 @@ RC_GTEST_PROP(Plan, CriticalPathAndBreakdownExplainTheStep, ()) {
   RC_ASSERT(std::abs(on_path / report.step - 1) <= 1e-9);
 }
 
-RC_GTEST_PROP(Plan, MoreBandwidthIsNeverSlower, ()) {
+// Where nothing shares anything, a faster link never makes a step slower. Where work shares ports and SMs, what ends
+// earlier may let something else run beside work that it slows down (Graham 1969, scheduling anomalies): by little.
+void expect_no_slower(Scenario scenario, Scenario faster) {
+  constexpr double kAnomaly = 0.02;
+  for (const bool shares : {false, true}) {
+    scenario.network.contention = scenario.network.compute_slowdown = shares;
+    faster.network.contention = faster.network.compute_slowdown = shares;
+    const auto before = simulate(scenario);
+    const auto after = simulate(faster);
+    RC_ASSERT(before && after);
+    RC_ASSERT(after->step <= before->step * (1 + (shares ? kAnomaly : 1e-12)));
+  }
+}
+
+RC_GTEST_PROP(Plan, MoreBandwidthIsNotSlower, ()) {
   const Scenario scenario = any_scenario();
   Scenario faster = scenario;
   faster.cluster.levels[*rc::gen::inRange<std::size_t>(0, 2)].fabric.bandwidth *= *rc::gen::inRange(10, 40) / 10.0;
-  const auto before = simulate(scenario);
-  const auto after = simulate(faster);
-  RC_ASSERT(before && after);
-  RC_ASSERT(after->step <= before->step * (1 + 1e-12));
+  expect_no_slower(scenario, faster);
 }
 
-RC_GTEST_PROP(Plan, LessLatencyIsNeverSlower, ()) {
+RC_GTEST_PROP(Plan, LessLatencyIsNotSlower, ()) {
   const Scenario scenario = any_scenario();
   Scenario faster = scenario;
   faster.cluster.levels[*rc::gen::inRange<std::size_t>(0, 2)].fabric.latency *= *rc::gen::inRange(0, 10) / 10.0;
-  const auto before = simulate(scenario);
-  const auto after = simulate(faster);
-  RC_ASSERT(before && after);
-  RC_ASSERT(after->step <= before->step * (1 + 1e-12));
+  expect_no_slower(scenario, faster);
 }
 
 RC_GTEST_PROP(Plan, ARemedyFits, ()) {
   Scenario scenario = any_scenario();
-  scenario.cluster.gpu.memory = *rc::gen::inRange(1500, 8000) * MiB;
+  scenario.cluster.gpu.memory = *rc::gen::inRange(2500, 9000) * MiB;
   const auto simulation = simulate(scenario);
   RC_ASSERT(bool(simulation));
   const Report& report = *simulation;
-  RC_ASSERT(report.fits == (report.memory.peak() <= scenario.cluster.gpu.memory));
-  RC_ASSERT(!report.remedy || (!report.fits && report.remedy->peak <= scenario.cluster.gpu.memory));
+  RC_ASSERT(report.fits == (report.memory.needed() <= scenario.cluster.gpu.memory));
+  if (report.remedy) RC_ASSERT(!report.fits && report.remedy->peak <= scenario.cluster.gpu.memory);
 }
 
 // What a remedy says can be typed, beside what was typed before, and gives the plan that it promises.

@@ -181,11 +181,16 @@ TEST(Annotate, NothingIsLaunchedAheadOfWhatTheHostReads) {
   EXPECT_EQ(annotated(nodes, constant(4'000))[2].duration_micros, 6U + 56U);
 }
 
-// A collective beside them that ends later keeps no host waiting: what follows the read starts behind the first kernel.
+// A collective beside them keeps no host waiting: with the launches behind the read, 60 us, the kernels are over after
+// 100 us. Where the collective ends later, nothing waits for them.
 TEST(Annotate, WhatRunsBesideALayerKeepsNoHostWaiting) {
-  const std::vector<TraceNode> nodes = {product(1, 40), collective(2, 500, {}), product(3, 40, {1}),
-                                        wait_for_host(4, 5, {1, 2, 3}, {20'000, 60'000}, {2}, 5'000)};
-  EXPECT_EQ(annotated(nodes, constant(40'000)), nodes);
+  const auto nodes = [](std::uint64_t beside, std::uint64_t wait) {
+    return std::vector<TraceNode>{product(1, 40), collective(2, beside, {}), product(3, 40, {1}),
+                                  wait_for_host(4, wait, {1, 2, 3}, {20'000, 60'000}, {2}, 5'000)};
+  };
+  EXPECT_EQ(annotated(nodes(70, 20), constant(40'000)), nodes(70, 20));
+  EXPECT_EQ(annotated(nodes(90, 10), constant(40'000)), nodes(90, 10));
+  EXPECT_EQ(annotated(nodes(500, 0), constant(40'000)), nodes(500, 0));
 }
 
 // Launches that cannot be, or are those of two waits, tell nothing.

@@ -114,15 +114,16 @@ TEST(HostWaits, NothingIsLaunchedAheadOfWhatTheHostReads) {
   EXPECT_NEAR(wait(300 * us, 1, 200 * us, blocking), 2 * blocking.launch() / us, 1e-9);
 }
 
-// The host reads what the kernels before have made. A gather that ends later hides launches in front of the read and
-// behind it, each as long as its part runs.
+// The host reads what the kernels before have made. A gather beside them keeps no host waiting: with their launches the
+// kernels are over after 100 + 80 us, and where the gather ends later, nothing waits for them.
 TEST(HostWaits, WhatRunsBesideALayerKeepsNoHostWaiting) {
   const auto wait = [](Seconds gather) {
     return OneFragment().kernel(100 * us).beside(gather).kernel(20 * us, 4, true).wait(kHost);
   };
   EXPECT_NEAR(wait(0 * us), 80 - 20, 1e-9);
-  EXPECT_NEAR(wait(1000 * us), 50, 1e-9);
   EXPECT_NEAR(wait(110 * us), 80 - 20, 1e-9);
+  EXPECT_NEAR(wait(150 * us), 100 + 80 - 150, 1e-9);
+  EXPECT_NEAR(wait(1000 * us), 0, 1e-9);
 }
 
 // Two kernels of attention and one of the router are one launch, and so are three products of an expert layer. A read
@@ -162,9 +163,14 @@ TEST(HostWaits, RanksThatMeetWaitForTheSlowestHost) {
   EXPECT_NEAR(OneFragment().kernel({}).kernel({}).wait(kHost, 0.2), 100, 1e-9);
   const double twice = layer(8).collective({}, 8).wait(kHost, 0.2);
   EXPECT_NEAR(twice, 250 * (1 + 0.2 * std::sqrt(2.0 / 5) * 1.42360), kNear);
-  // An expert's product is a part of a launch.
+  // A further expert's product takes 10 us, and deviates by as much less.
   EXPECT_NEAR(OneFragment().kernel({}, 16).collective({}, 8).wait(kHost, 0.2),
-              250 * (1 + 0.2 * std::sqrt(1.0 / 5) * 1.42360), kNear);
+              250 + 0.2 * std::sqrt(2 * 50 * 50 + 15 * 10 * 10) * 1.42360, kNear);
+  // Cheaper launches of experts make no wait longer.
+  Host cheaper = kHost;
+  cheaper.expert_launch_cost = 1 * us;
+  EXPECT_LT(OneFragment().kernel({}, 16).collective({}, 8).wait(cheaper, 0.2),
+            OneFragment().kernel({}, 16).collective({}, 8).wait(kHost, 0.2));
 }
 
 // Kernels that lose SMs or memory bandwidth to collectives beside them take longer, and hide as many launches more: the

@@ -450,7 +450,7 @@ TEST(SearchTest, EveryPlanWithinTheLimitIsAPoint) {
   found->for_each([&](const Scenario& scenario) {
     const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training);
     const auto step = step_time(scenario, *session);
-    if (!memory || memory->peak() > scenario.cluster.gpu.memory || !step) return true;
+    if (!memory || memory->needed() > scenario.cluster.gpu.memory || !step) return true;
     if (*step < 1.5 * result->answers.front().report.step) most_stages = std::max(most_stages, scenario.plan.pp);
     steps.push_back(*step);
     return true;

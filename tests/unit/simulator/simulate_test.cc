@@ -658,9 +658,10 @@ TEST(Simulate, RefusesWhatCannotBeSimulated) {
 
 TEST(Simulate, NamesThePlanThatWouldFit) {
   Scenario scenario = small_scenario();
-  scenario.cluster.gpu.memory = 2.5 * GiB;
+  scenario.model.ffn = 65536;
   scenario.plan.dp = 8;
   scenario.training.micro_batch = 2;
+  scenario.cluster.gpu.memory = 0.9 * memory_budget(scenario.model, scenario.plan, scenario.training)->needed();
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   ASSERT_FALSE(report.fits);
   ASSERT_TRUE(report.remedy);
@@ -668,11 +669,12 @@ TEST(Simulate, NamesThePlanThatWouldFit) {
   EXPECT_FALSE(report.remedy->set.empty());
 }
 
-// Weights and gradients of 135 million parameters, 0.8 GB, leave no room beside the framework's GiB: replicas give half
-// of their ranks to divide them, or more.
+// Weights and gradients of 1.1 billion parameters, 6.2 GiB, leave no room beside the framework's GiB: replicas give
+// half of their ranks to divide them, or more.
 TEST(Simulate, ARemedyGivesUpReplicasForDegrees) {
   Scenario scenario = small_scenario();
-  scenario.cluster.gpu.memory = 1.6 * GiB;
+  scenario.model.ffn = 65536;
+  scenario.cluster.gpu.memory = 6.8 * GiB;
   scenario.plan.dp = 8;
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   ASSERT_TRUE(report.remedy);
@@ -693,7 +695,7 @@ TEST(Simulate, ARemedyOfShardedWeightsIsMoreReplicas) {
   const auto least = [&](std::int64_t replicas) {
     ParallelPlan plan = scenario.plan;
     plan.dp = replicas, plan.recompute = Recompute::kFull;
-    return memory_budget(scenario.model, plan, scenario.training)->peak();
+    return memory_budget(scenario.model, plan, scenario.training)->needed();
   };
   scenario.cluster.gpu.memory = 0.5 * (least(2) + least(16));
   scenario.plan.dp = 2;
@@ -720,8 +722,8 @@ TEST(Simulate, ARemedyOfGroupsOfReplicasIsLargerGroups) {
     return memory_budget(scenario.model, plan, scenario.training)->device();
   };
   scenario.cluster.gpu.memory = 0.5 * (device(2) + device(4));
-  scenario.cluster.gpu.memory =
-      min(scenario.cluster.gpu.memory, 0.999 * memory_budget(scenario.model, scenario.plan, scenario.training)->peak());
+  scenario.cluster.gpu.memory = min(scenario.cluster.gpu.memory,
+                                    0.999 * memory_budget(scenario.model, scenario.plan, scenario.training)->needed());
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   ASSERT_TRUE(report.remedy);
   EXPECT_EQ(report.remedy->ranks, 16);

@@ -88,7 +88,10 @@ class JsonReader {
                 double fallback = 0);
   // Numbers from `least` to `most`; those that are wrong are left out, after noting why.
   std::vector<double> numbers(std::string_view key, double least, double most, Presence presence = Presence::kRequired);
-  // The same, in arrays of `width` numbers each.
+  // The same of whole numbers.
+  std::vector<std::int64_t> integers(std::string_view key, std::int64_t least, std::int64_t most,
+                                     Presence presence = Presence::kRequired);
+  // `numbers`, in arrays of `width` numbers each.
   std::vector<std::vector<double>> number_rows(std::string_view key, std::size_t width, double least, double most,
                                                Presence presence = Presence::kRequired);
   // The index of the text in `names`; 0 after an error.
