@@ -117,6 +117,13 @@ Result<void> annotate_file(const std::filesystem::path& from, const std::filesys
   return {};
 }
 
+// Of the recorded time.
+double kept_share(const AnnotateReport& report) {
+  double all = 0;
+  for (const AnnotateShare& share : report.ways) all += share.recorded_ns;
+  return all > 0 ? report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns / all : 0;
+}
+
 std::string summary_text(const Done& done, const std::string& output) {
   const AnnotateReport& report = done.annotated;
   const std::size_t files = done.files;
@@ -269,6 +276,16 @@ Result<int> answer(const AnnotateRequest& request) {
     NS_TRY_VOID(annotate_file(request.traces, request.output, model, request.repair, &done));
   } else {
     NS_TRY(done, annotate_folder(request, model));
+  }
+  if (!old) {
+    const double kept = kept_share(done.annotated);
+    constexpr double kNoticed = 0.01;
+    if (kept > kNoticed) {
+      warn(
+          fmt::format("{:.0f} % of the recorded time is kept as it was, of kernels that do not tell what they compute: "
+                      "--recorded-on, the GPU of the recording, scales it",
+                      100 * kept));
+    }
   }
   std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(),
              stream_of_answer(request.json, outputs));

@@ -177,7 +177,7 @@ Result<void> check_size(const ExportSummary& expected, std::uint64_t free, const
 
 // Everything that can be known is checked before the first byte is written; the folder is whole or not there.
 Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
-                              const ExportFlags& flags) {
+                              const ExportFlags& flags, ExportFolder folder) {
   Exported out;
   NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
   const ExportSummary& expected = traces.expected();
@@ -187,7 +187,6 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
       NS_TRY(out.fit, fit_astra(system, targets_of(step), options.node_gpus));
     }
   }
-  NS_TRY(ExportFolder folder, ExportFolder::open(options.directory, options.prefix, expected.ranks, flags.force));
   NS_TRY_VOID(check_size(expected, folder.free_bytes(), options, flags.large));
   if (isatty(STDERR_FILENO) == 1 || flags.large) {
     std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size_text(expected.bytes)).c_str(),
@@ -258,6 +257,10 @@ int export_command(int argc, const char* const* argv) {
   const auto scenario = read_scenario_of(flags);
   if (!scenario) return report_error(scenario.error());
   warn_of(*scenario);
+  const auto ranks = rank_count(scenario->plan);
+  if (!ranks) return report_error(ranks.error());
+  auto folder = ExportFolder::open(output, prefix, *ranks, how.force);
+  if (!folder) return report_error(folder.error());
   const auto session = Session::make(*scenario);
   if (!session) return report_error(session.error());
   const auto step = unfold(*scenario, *session, !no_operators);  // waits of other GPUs follow from the operators
@@ -278,7 +281,7 @@ int export_command(int argc, const char* const* argv) {
   }
   options.node_gpus = scenario->cluster.gpus_per_node();
   options.progress = show_progress;
-  const auto exported = write_export(*scenario, *step, options, how);
+  const auto exported = write_export(*scenario, *step, options, how, *std::move(folder));
   if (!exported) return report_error(exported.error());
   const auto& [manifest, written, fitted, answer] = *exported;
   if (json) {

@@ -107,6 +107,14 @@ std::vector<std::string> unknown_prices(const SearchGoals& goals, std::span<cons
     const auto searched = [&](const SearchCase& each) { return each.base.cluster.gpu.id == gpu; };
     if (std::none_of(cases.begin(), cases.end(), searched)) texts.push_back(text);
   }
+  if (!texts.empty()) return texts;  // a misspelled GPU is why
+  std::vector<std::string_view> told;
+  for (const SearchCase& each : cases) {
+    const std::string& gpu = each.base.cluster.gpu.id;
+    if (price_of(each.base.cluster.gpu, goals) || std::find(told.begin(), told.end(), gpu) != told.end()) continue;
+    texts.push_back(fmt::format("no price of {}: what it costs is not known", gpu));
+    told.push_back(gpu);
+  }
   return texts;
 }
 
@@ -211,6 +219,11 @@ bool in_budget(const SearchCase& found, const SearchGoals& goals) {
 bool in_time(const SearchAnswer& answer, const SearchGoals& goals) {
   const auto time = training_of(answer, goals);
   return time && goals.deadline && time->total <= *goals.deadline;
+}
+
+// Of a training that is in time by the middle of its interval.
+std::string not_certain(const TrainingTime& time, const SearchGoals& goals) {
+  return goals.deadline && time.high > *goals.deadline ? ", but the end of the interval is too late" : "";
 }
 
 ordered_json training_json(const TrainingTime& time) {
@@ -346,9 +359,9 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
     page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
                         style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
                         with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
-                        !goals.deadline         ? ""
-                        : in_time(found, goals) ? ", " + style.green("in time")
-                                                : ", " + style.red("too late"));
+                        !goals.deadline          ? ""
+                        : !in_time(found, goals) ? ", " + style.red("too late")
+                                                 : ", " + style.green("in time") + not_certain(*time, goals));
     page += fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {}{} every {}\n", 100 * time->goodput,
                         long_time(time->time_between_failures), duration_text(time->checkpoint),
                         goals.reliability.asynchronous
@@ -406,7 +419,10 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
     page += fmt::format("\n{}\n", style.bold(joined(answer.why)));
     page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
                         duration_text(report.step_low), duration_text(report.step_high), behind_text(answer));
-    page += fmt::format("  MFU {:.1f} %, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
+    constexpr double kOften = 1.1;  // of long contexts: attention that is masked is a large part of the count
+    const bool masked = report.mfu > kOften * report.mfu_causal;
+    page += fmt::format("  MFU {:.1f} %{}, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
+                        masked ? fmt::format(" ({:.1f} % with causal attention)", 100 * report.mfu_causal) : "",
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
                         is_tight(report) ? ", tight: may run out" : "", duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
@@ -559,8 +575,13 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
   for (const std::string& text : unknown_prices(goals, cases)) page += "  " + text + "\n";
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;
-    page += fmt::format("\n{}: {} x {}\n  {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id,
-                        command_of(found->result.answers.front(), goals.from));
+    page += fmt::format("\n{}: {} x {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id);
+    if (const auto time = training_of(*found, goals)) {
+      page += fmt::format("  {} (90 % interval {} to {}{})\n", long_time(time->total), long_time(time->low),
+                          long_time(time->high),
+                          time->total <= goals.deadline.value_or(time->total) ? not_certain(*time, goals) : "");
+    }
+    page += fmt::format("  {}\n", command_of(found->result.answers.front(), goals.from));
   };
   show(fastest, "The fastest");
   if (fastest != nullptr) add_sensitivity(page, *fastest, style);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "interrupts.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/scenario.h"
 
@@ -78,6 +79,7 @@ Error with_flags(Error error) {
 }
 
 int report_error(const Error& error) {
+  end_if_nobody_reads();  // a reader that has seen enough is no mistake
   std::string text = to_text(with_flags(error));
   while (text.ends_with('\n')) text.pop_back();
   std::fputs(fmt::format("ns-dist: {}\n", text).c_str(), stderr);

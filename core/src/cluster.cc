@@ -57,6 +57,17 @@ std::string warning_of(const Cluster& cluster) {
                          level->fabric.name, cluster.id, to_text(level->bandwidth_per_gpu()), cluster.gpu.id,
                          to_text(cluster.gpu.scale_up->bandwidth));
     }
+    const BytesPerSecond pcie = cluster.gpu.pcie_bandwidth;
+    for (const FabricLevel& level : cluster.levels) {
+      constexpr double kMistaken = 2;  // times what passes: bits read as bytes are eight
+      if (!is_network(level.fabric.kind) || !(pcie > BytesPerSecond())) continue;
+      if (level.bandwidth_per_gpu() > kMistaken * pcie) {
+        return fmt::format(
+            "{} of {} gives a GPU {}, but what leaves {} passes its PCIe, {}: B is a byte, 400 Gbit/s "
+            "are 50 GB/s",
+            level.fabric.name, cluster.id, to_text(level.bandwidth_per_gpu()), cluster.gpu.id, to_text(pcie));
+      }
+    }
     if (!lends_links(cluster)) return "";
     return fmt::format("{} has no links of its own (scale_up): its GPUs are joined by the {} of {}", cluster.gpu.id,
                        cluster.levels.front().fabric.name, cluster.id);

@@ -96,13 +96,24 @@ Result<double> read_positive_number(std::string_view text, double most) {
   return fail(mistake(fmt::format("\"{}\" cannot be used", text), fmt::format("a number above 0, at most {}", most)));
 }
 
+// What to write instead of a text that is no whole number: "8k" are 8192.
+static std::string digits_of(const Field& field, std::string_view text) {
+  if (is_whole_number(text)) return "";
+  if (text.find(',') != std::string_view::npos) return "one value: a search tries several";
+  constexpr std::int64_t kKibi = 1024;
+  std::int64_t example = field.least + 7;
+  if (!text.empty()) {
+    const char unit = text.back();
+    const std::int64_t times = unit == 'k' || unit == 'K' ? kKibi : unit == 'm' || unit == 'M' ? kKibi * kKibi : 0;
+    const auto number = number_from<std::int64_t>(text.substr(0, text.size() - 1));
+    if (times > 0 && number && *number > 0 && *number <= kMostOfAField / times) example = *number * times;
+  }
+  return fmt::format("write digits only, as in {}={}", field.name, example);
+}
+
 Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value) {
   const auto number = read_whole_number(text, field.least, kMostOfAField);
-  if (!number) {
-    return fail_at(
-        field, number.error(),
-        is_whole_number(text) ? "" : fmt::format("write digits only, as in {}={}", field.name, field.least + 7));
-  }
+  if (!number) return fail_at(field, number.error(), digits_of(field, text));
   value = *number;
   return {};
 }

@@ -259,6 +259,11 @@ Model read_hugging_face(JsonReader& reader) {
     model.warnings.push_back(fmt::format("only \"{}\" is read: encoders of images and sound are left out", inner));
   } else {
     read_text_model(reader, type, model);
+    const std::string_view encoder = first_of(reader, {"vision_config", "audio_config"});
+    if (present(reader, encoder)) {
+      model.warnings.push_back(
+          fmt::format("\"{}\" is left out: encoders of images and sound are not forecast", encoder));
+    }
   }
   read_classifier(reader, model);
   if (present(reader, "quantization_config")) {

@@ -53,8 +53,8 @@ struct Checker {
   }
   // `part` must divide `whole`; says message(), and which values near `part` do, and divide `also`, too.
   template <class Message>
-  void divides(const char* where, std::int64_t part, std::int64_t whole, const Message& message,
-               std::int64_t also = 0) {
+  void divides(const char* where, std::int64_t part, std::int64_t whole, const Message& message, std::int64_t also = 0,
+               const std::string& otherwise = "") {
     if (part < 1 || whole < 1 || whole % part == 0) return;
     const std::int64_t both = std::gcd(whole, also);
     std::int64_t below = part, above = part;
@@ -62,7 +62,7 @@ struct Checker {
     while (above < both && both % above != 0) ++above;
     const std::string choice = above <= both && above != below ? fmt::format("{0}={1} or {0}={2}", where, below, above)
                                                                : fmt::format("{}={}", where, below);
-    fail_at(where, message(), fmt::format("a divisor of {}", whole), fmt::format("use {}", choice));
+    fail_at(where, message(), fmt::format("a divisor of {}", whole), fmt::format("use {}{}", choice, otherwise));
   }
 };
 
@@ -390,13 +390,14 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
             return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
           },
           over);
+      const std::int64_t others = over / plan.dp;  // in each replica
       check.divides(
           "plan/ep", plan.ep, over,
           [&] {
             return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
                                plan.ep, over, over == 1 ? "" : "s");
           },
-          model.moe->experts);
+          model.moe->experts, fmt::format(", or a multiple of {} for plan/dp", plan.ep / std::gcd(plan.ep, others)));
     }
   }
   if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {

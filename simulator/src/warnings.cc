@@ -172,6 +172,15 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   }
   const Library library = scenario.plan.attention_library;
   if (!scenario.plan.flash_attention) return;
+  const bool before_ampere =
+      gpu.architecture == "pascal" || gpu.architecture == "volta" || gpu.architecture == "turing";
+  if (before_ampere) {
+    found.push_back({"unsupported_library",
+                     fmt::format("cuDNN's fused attention and FlashAttention-2 need Ampere or later: on {} the scores "
+                                 "are stored (plan/flash_attention=off), but for PyTorch's own memory-efficient "
+                                 "kernel; the forecast supposes a fused kernel that nobody measured there",
+                                 gpu.name)});
+  }
   if (is_single_precision(storage_type(scenario.training.precision)) && gpu.vendor == "nvidia") {
     found.push_back({"unsupported_library",
                      fmt::format("cuDNN's and FlashAttention's kernels read 16 or 8 bits, not {}: TransformerEngine "

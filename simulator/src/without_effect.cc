@@ -59,6 +59,7 @@ Reason fused_attention(const Scenario& s) { return s.plan.flash_attention ? "pla
 Reason stored_scores(const Scenario& s) { return s.plan.flash_attention ? "" : "plan/flash_attention is off"; }
 
 Reason one_stage(const Scenario& s) { return s.plan.pp == 1 ? "plan/pp is 1" : ""; }
+Reason one_replica(const Scenario& s) { return has_replicas(s.plan) ? "" : "plan/dp is 1"; }
 Reason one_tensor_rank(const Scenario& s) { return s.plan.tp == 1 ? "plan/tp is 1" : ""; }
 
 Reason messages_differ(const Scenario& s) {
@@ -126,6 +127,12 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/attention_library", stored_scores},
     {"plan/split_softmax", fused_attention},
     {"plan/cp_comm", whole_context},
+    {"plan/vpp", one_stage},
+    {"plan/overlap_p2p", one_stage},
+    {"plan/first_stage_layers", one_stage},
+    {"plan/last_stage_layers", one_stage},
+    {"plan/overlap_grad_reduce", one_replica},
+    {"plan/overlap_param_gather", one_replica},
     {"plan/account_embedding", one_stage},
     {"plan/account_loss", one_stage},
     {"plan/scatter_p2p", messages_differ},
@@ -154,6 +161,22 @@ class Ineffective {
   std::vector<Warning> warnings_;
 };
 
+// Whether a field that stands for others, this one among them, switches all of them on: "plan/overlap=all" means those
+// that there are.
+bool is_one_of_all(std::string_view field, std::span<const Assignment> set, const NamedFields& named) {
+  const auto is_on = [set](std::string_view member) {
+    return std::any_of(set.begin(), set.end(), [member](const Assignment& each) {
+      return each.field == member && each.text == field_text(true);
+    });
+  };
+  return std::any_of(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& whole) {
+    const auto& members = whole.stands_for;
+    return named.names.contains(whole.field.name) &&
+           std::find(members.begin(), members.end(), field) != members.end() &&
+           std::all_of(members.begin(), members.end(), is_on);
+  });
+}
+
 // Fields that the user named, whose conditions the plan does not meet. What a framework sets is no mistake.
 template <class Table>
 void add_unmet(const Scenario& scenario, const Table& table, Ineffective& found) {
@@ -165,6 +188,7 @@ void add_unmet(const Scenario& scenario, const Table& table, Ineffective& found)
     if (at == set.end() || *at == usual[static_cast<std::size_t>(at - set.begin())]) continue;
     const NamedFields& named = scenario.named;
     if (!named.names.contains(condition.field) || named.chosen.contains(condition.field)) continue;
+    if (is_one_of_all(condition.field, set, named)) continue;
     const Reason reason = condition.reason(scenario);
     if (!reason.empty()) found.add(fmt::format("{}={}", at->field, at->text), reason);
   }
@@ -237,8 +261,21 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
       fmt::format("a {} holds at most {} layers",
                   static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage", most);
   if (plan.offload_activations > most) found.add(fmt::format("a plan/offload_activations above {}", most), held);
+  if (quantizes(scenario.training.precision) &&
+      plan.bf16_first_layers + plan.bf16_last_layers >= scenario.model.layers) {
+    found.add(fmt::format("training/dtype={}", enumerator_name(scenario.training.precision)),
+              "plan/bf16_first_layers and plan/bf16_last_layers are all layers");
+  }
   if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
     found.add(fmt::format("a number of layers above {} in plan/recompute", most), held);
+  }
+}
+
+// What a user says of the network between nodes, of a plan within one.
+void add_network(const Scenario& scenario, Ineffective& found) {
+  if (rank_count(scenario.plan).value_or(0) > scenario.cluster.gpus_per_node()) return;
+  for (const std::string_view field : {"machine/inter", "machine/inter_bandwidth"}) {
+    if (scenario.named.names.contains(field)) found.add(field, "the plan lies in one node");
   }
 }
 
@@ -248,6 +285,7 @@ std::vector<Warning> without_effect(const Scenario& scenario, std::span<const st
   Ineffective found;
   add_unmet(scenario, scenario.plan, found);
   add_unmet(scenario, scenario.host, found);
+  add_network(scenario, found);
   add_experts(scenario, found);
   add_graphs(scenario, found);
   add_schedule(scenario, found);
