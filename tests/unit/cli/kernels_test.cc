@@ -132,6 +132,20 @@ TEST_F(Kernels, FamiliesHaveTheSameForecastUnderBothNames) {
   }
 }
 
+// One kernel has the operands of its name, as in a table: relu reads one tensor, add two.
+TEST_F(Kernels, OneKernelIsTheRowOfItsName) {
+  for (const std::string name : {"relu", "gelu", "mulu", "attn_rope", "cast", "add", "mlp_act", "elementwise"}) {
+    const std::string row = kernels("gpu,op,b,h\nh100," + name + ",8192,4096\n").out;
+    const auto ms =
+        std::stod(row.substr(row.rfind('\n', row.size() - 2) + 1 + ("h100," + name + ",8192,4096,").size()));
+    const std::string one = run("kernels " + name + " 8192x4096 --gpu h100 --json").out;
+    const std::string key = "\"latency_s\": ";
+    ASSERT_NE(one.find(key), std::string::npos) << one;
+    EXPECT_NEAR(std::stod(one.substr(one.find(key) + key.size())) * 1e3 / ms, 1, 1e-3) << name;
+  }
+  EXPECT_NE(run("kernels relu 8192x4096 --gpu h100 --inputs 2").out, run("kernels relu 8192x4096 --gpu h100").out);
+}
+
 // Without a table: one kernel or collective, as explain shows it. Kernels are those of benchmarks here.
 TEST_F(Kernels, OneOperatorOrCollectiveIsExplained) {
   const std::string gemm = " gemm 4096x4096x4096 --gpu a100";

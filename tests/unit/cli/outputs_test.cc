@@ -34,6 +34,20 @@ TEST(Outputs, OneOfThemIsStandardOutput) {
   answered(step + "--csv /dev/null --trace /dev/null", folder.path());
 }
 
+// A reader that has seen enough is no mistake: whatever goes to standard output ends silently.
+TEST(Outputs, AReaderThatEndsIsNoMistake) {
+  const ScratchFolder folder;
+  std::ofstream table(folder.path() / "in.csv");
+  table << "gpu,op,b,h\n";
+  for (int i = 1; i <= 20'000; ++i) table << "h100,relu," << i << ",4096\n";
+  table.close();
+  for (const std::string command :
+       {"ns-dist kernels --input in.csv", "ns-dist --model gpt2 --global-batch 512 --csv -"}) {
+    const CommandResult result = run_command(command + " | head -n 1", folder.path());
+    EXPECT_EQ(result.err.find("cannot be written"), std::string::npos) << result.err;
+  }
+}
+
 // The text for people goes to standard error then.
 TEST(Outputs, RowsOnStandardOutputStandAlone) {
   const ScratchFolder folder;

@@ -343,6 +343,15 @@ TEST(Traces, ExportSaysWhatItWrites) {
   EXPECT_THAT(large.err, ::testing::MatchesRegex("writing 2 traces, [0-9.]+ [KM]?i?B\n"));
 }
 
+// Traces whose kernels do not tell what they compute keep their durations: that is told, and what would scale them.
+TEST(Traces, AnnotateTellsWhatItKeeps) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --no-operators --output t", folder.path());
+  EXPECT_THAT(run_command("ns-dist annotate t --gpu b200 --output kept", folder.path()).err,
+              HasSubstr("% of the recorded time is kept as it was"));
+  EXPECT_EQ(answered("annotate t --gpu b200 --recorded-on h100 --output scaled", folder.path()).err, "");
+}
+
 // Where the host launches kernels more slowly than a GPU runs them, the other GPU's waits follow from its own kernels:
 // what an export for that GPU says, but for the network, which stays.
 TEST(Traces, AnnotateWaitsAsLongAsTheOtherGpuDoes) {

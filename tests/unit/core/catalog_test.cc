@@ -334,6 +334,13 @@ TEST_F(ClusterFileTest, LinksThatTheGpuDoesNotHaveAreTold) {
   }
 }
 
+// 400 Gbit/s read as 400 GB/s: eight times what a port passes.
+TEST_F(CatalogTest, ANetworkThatIsMuchFasterThanPcieIsTold) {
+  Cluster cluster = *catalog_.cluster("dgx-h100");
+  cluster.levels.back().fabric.bandwidth = 400 * GB / s;
+  EXPECT_THAT(warning_of(cluster), HasSubstr("gives a GPU 400 GB/s, but what leaves h100-sxm-80gb passes its PCIe"));
+}
+
 // A GPU with links of its own gets its usual machine with switches as fast as these.
 TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   Gpu gpu = *catalog_.gpu("h100-sxm-80gb");

@@ -277,6 +277,15 @@ TEST(HuggingFace, HeadsThatDoNotDivideTheHiddenSizeAreTold) {
   EXPECT_TRUE(llama_of(R"(, "head_dim": 128)")->warnings.empty());
 }
 
+// A multimodal file whose text model has no key of its own.
+TEST(HuggingFace, EncodersBesideTheTextModelAreTold) {
+  const auto qwen = read(R"({"model_type": "qwen2_vl", "hidden_size": 3584, "intermediate_size": 18944,
+      "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+      "vision_config": {"depth": 32}})");
+  ASSERT_TRUE(qwen) << to_text(qwen.error());
+  EXPECT_THAT(qwen->warnings, ::testing::Contains(HasSubstr("\"vision_config\" is left out")));
+}
+
 // The text half of a multimodal file, with what its class adds to sparse keys.
 TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
   const auto gemma = read(R"({"model_type": "gemma3", "vision_config": {"hidden_size": 1152},

@@ -272,7 +272,9 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   Model model = gpt(8, 1024, 16);
   const Training training{16, 1, 512, Precision::kBf16};
   const auto buffers = [&](const ParallelPlan& plan, std::size_t stage = 0) {
-    return memory_budget(model, plan, training)->stages[stage].communicators;
+    const auto budget = memory_budget(model, plan, training);
+    EXPECT_TRUE(budget) << to_text(budget.error());
+    return budget ? budget->stages[stage].communicators : Bytes();
   };
   const Bytes pair = 544.0 * units::MiB, group = 688.0 * units::MiB, peer = 3.28 / 7 * units::GB;
   EXPECT_EQ(buffers({}), Bytes());
@@ -303,6 +305,17 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   EXPECT_NEAR(buffers({.dp = 16, .ep = 4}) / B, (4 * group + 3 * peer) / B, 1);
   EXPECT_NEAR(buffers({.dp = 16, .ep = 16}) / B, (3 * group + 7 * peer) / B, 1);
   EXPECT_EQ(buffers({.dp = 16, .ep = 16, .expert_dispatch = ExpertDispatch::kDeepEp}), 3 * group);
+  // Experts that tensor-parallel ranks do not divide have replicas of their own, and so have sets of experts' replicas.
+  const auto deepep = ExpertDispatch::kDeepEp;
+  ParallelPlan divided{.tp = 8, .dp = 2, .sequence_parallel = true};
+  divided.etp = 8;
+  ParallelPlan whole = divided;
+  whole.etp = 1;
+  EXPECT_EQ(buffers(whole) - buffers(divided), group);
+  const ParallelPlan sets{.dp = 16, .ep = 2, .expert_dispatch = deepep, .zero = ZeroStage::kParameters, .shard = 4};
+  EXPECT_EQ(buffers(sets), 2 * group + (pair + group) + pair + group);  // of all else, experts, ep, the norm
+  // Ranks with different experts sum the norm over all of them, also where each has a whole optimizer.
+  EXPECT_EQ(buffers({.dp = 16, .ep = 4, .expert_dispatch = deepep, .zero = ZeroStage::kNone}), 4 * group);
   // Passes that only gather weights have those of their replicas: of experts, and of all else.
   ParallelPlan shared{.dp = 16, .ep = 4, .expert_dispatch = ExpertDispatch::kDeepEp, .zero = ZeroStage::kParameters};
   const Bytes trains = buffers(shared);
@@ -313,6 +326,18 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   EXPECT_EQ(memory.device(), memory.reserved() + StageMemory::kContext + memory.communicators);
   EXPECT_EQ(memory.needed(), memory.total() + memory.communicators);
   EXPECT_LT(memory.needed(), memory.device());
+}
+
+// A stage with less in its tensors may have more on its GPU: the tied table's copies meet in a group of their own.
+TEST(Memory, TheGpuWithTheMostMayBeAnother) {
+  MemoryBudget budget;
+  budget.stages.resize(2);
+  budget.stages[0].weights = 10 * units::GiB, budget.stages[0].communicators = 2 * units::GiB;
+  budget.stages[1].weights = 11 * units::GiB;
+  budget.peak_stage = 1;
+  EXPECT_EQ(budget.peak(), 11 * units::GiB);
+  EXPECT_EQ(budget.needed(), 12 * units::GiB);
+  EXPECT_EQ(budget.device(), budget.stages[0].device());
 }
 
 // What the program sums the gradient norm over has a communicator, and passes without an update have none.

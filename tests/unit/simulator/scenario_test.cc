@@ -789,6 +789,23 @@ TEST(ReadScenario, TheModelIsCheckedAsAWhole) {
   EXPECT_THAT(text, HasSubstr("report.json#/model/moe/shared_expert_ffn: 1 shared experts have no width; expected"));
 }
 
+// A list of layers may be in any order, as in a model's own file, and has whole numbers; there are as many layers for
+// predictions as a file may have.
+TEST(ReadScenario, ListsOfLayersAreThoseOfAModelsFile) {
+  Scenario edited = small_scenario();
+  edited.model.full_attention_layers.listed = {3, 1, 2};
+  const auto scenario = read_scenario(write_scenario(edited), "report.json");
+  ASSERT_TRUE(scenario);
+  EXPECT_EQ(scenario->model.full_attention_layers.listed, (std::vector<std::int64_t>{1, 2, 3}));
+  std::string text = write_scenario(edited);
+  text.replace(text.find("3,", text.find("\"listed\"")), 2, "3.9,");
+  EXPECT_THAT(to_text(read_scenario(text, "report.json").error()), HasSubstr("3.9 is not a whole number"));
+  edited.model.full_attention_layers = {};
+  edited.model.prediction_layers = 1'000'000;
+  EXPECT_THAT(to_text(read_scenario(write_scenario(edited), "report.json").error()),
+              HasSubstr("report.json#/model/prediction_layers: 1000000"));
+}
+
 TEST(WriteScenario, SpellsKindsAsTheCatalogDoes) {
   Scenario scenario = small_scenario();
   for (int kind = 0; kind <= static_cast<int>(FabricKind::kOmniPath); ++kind) {

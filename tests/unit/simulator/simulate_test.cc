@@ -1209,6 +1209,16 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   library.cluster.gpu.vendor = "amd", library.plan.attention_library = Library::kCudnn;
   EXPECT_THAT(messages(library), ElementsAre(HasSubstr("unsupported_library: cuDNN")));
 
+  Scenario old = usual;
+  old.cluster.gpu.architecture = "volta";
+  EXPECT_THAT(messages(old), ElementsAre(HasSubstr("FlashAttention-2 need Ampere or later")));
+  old.plan.flash_attention = false;
+  EXPECT_THAT(messages(old), ::testing::IsEmpty());
+
+  Scenario within = usual;
+  within.named.names = {"machine/inter_bandwidth"};
+  EXPECT_THAT(messages(within), ElementsAre(HasSubstr("machine/inter_bandwidth changes nothing")));
+
   Scenario heads = usual;
   heads.model.head_dim = 108;
   EXPECT_THAT(messages(heads), ::testing::IsEmpty());
