@@ -15,6 +15,7 @@
 
 #include "advice.h"
 #include "costs.h"
+#include "host_waits.h"
 #include "ns_dist/internal/shared_work.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -535,7 +536,12 @@ class Search {
             return false;
           }
         }
-        const double bound = step_alone(*program, *costs, each);
+        double bound = step_alone(*program, *costs, each);
+        // What the host adds takes longer to find: where the rest is not too slow. Sharing never makes a fragment with
+        // its wait shorter (add_host_waits).
+        if (bound <= limit && add_host_waits(each.host, each.constants.hosts, *program, *costs)) {
+          bound = step_alone(*program, *costs, each);
+        }
         if (bound > limit) {
           ++found.bounded;
           return true;
