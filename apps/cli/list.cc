@@ -48,14 +48,15 @@ Result<std::vector<ListRow>> schedules() {
 struct Listing {
   std::string_view name, summary;
   Result<std::vector<ListRow>> (*rows)();
+  std::optional<CatalogKind> kind = {};  // of its files
 };
 
 constexpr std::array<Listing, 10> kListings = {{
-    {"gpus", "what --gpu may name", entries<CatalogKind::kGpu>},
-    {"models", "what --model may name", entries<CatalogKind::kModel>},
-    {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>},
-    {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>},
-    {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>},
+    {"gpus", "what --gpu may name", entries<CatalogKind::kGpu>, CatalogKind::kGpu},
+    {"models", "what --model may name", entries<CatalogKind::kModel>, CatalogKind::kModel},
+    {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>, CatalogKind::kCluster},
+    {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>, CatalogKind::kFabric},
+    {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>, CatalogKind::kFramework},
     {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run",
      [] { return Result<std::vector<ListRow>>(rows_from(network_algorithms())); }},
@@ -79,17 +80,36 @@ std::string rendered(const std::vector<ListRow>& rows, bool json) {
   return text;
 }
 
+int print_file(const Listing& listing, const std::string& id) {
+  if (!listing.kind) {
+    return report_error({ErrorCode::kUsage, fmt::format("\"{}\" has no file", id), "list",
+                         "an id of gpus, models, clusters, fabrics or frameworks"});
+  }
+  auto text = Catalog::standard().text(*listing.kind, id);
+  if (!text) {
+    text.error().where = fmt::format("list {}", listing.name);
+    return report_error(text.error());
+  }
+  std::fputs(text->c_str(), stdout);
+  return kAnswered;
+}
+
 }  // namespace
 
 int list_command(int argc, const char* const* argv) {
-  CLI::App app{"What can be named, with a line on each.", "list"};
+  CLI::App app{
+      "What can be named, with a line on each; and the files of it.\n  ns-dist list gpus\n  ns-dist list gpus h100 > "
+      "mine.json",
+      "list"};
   set_up(app);
   std::vector<std::string> names;
   names.reserve(kListings.size());
   for (const Listing& listing : kListings) names.emplace_back(listing.name);
-  std::optional<std::string> what;
+  std::optional<std::string> what, id;
   bool json = false;
   app.add_option("what", what, fmt::format("{}", fmt::join(names, ", ")))->type_name("");
+  app.add_option("id", id, "of gpus, models, clusters, fabrics, frameworks: print its file, for a copy of your own")
+      ->type_name("");
   app.add_flag("--json", json, "print a JSON array of {id, text}");
   if (const auto done = parse(app, argc, argv)) return *done;
 
@@ -102,6 +122,7 @@ int list_command(int argc, const char* const* argv) {
   }
   for (const Listing& listing : kListings) {
     if (listing.name != *what) continue;
+    if (id) return print_file(listing, *id);
     const auto rows = listing.rows();
     if (!rows) return report_error(rows.error());
     std::fputs(rendered(*rows, json).c_str(), stdout);

@@ -275,6 +275,11 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
                std::string(kind_name.expected), did_you_mean(near)});
 }
 
+Result<std::string> Catalog::text(CatalogKind kind, std::string_view reference) const {
+  NS_TRY(Source source, find(kind, reference));
+  return std::move(source.text);
+}
+
 Result<Gpu> Catalog::gpu(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kGpu, reference));
   return read_gpu(source.text, source.path);

@@ -54,6 +54,9 @@ class Catalog {
   Result<Framework> framework(std::string_view reference) const;
   Result<PublishedRuns> runs(std::string_view reference) const;
 
+  // The file itself: what a new one may begin with. Errors: the reference is unknown.
+  Result<std::string> text(CatalogKind kind, std::string_view reference) const;
+
   // All entries by id, in alphabetical order.
   std::vector<CatalogEntry> list(CatalogKind kind) const;
 

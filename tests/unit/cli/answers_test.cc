@@ -439,6 +439,27 @@ TEST(Answers, VersionSaysWhichBuild) {
   EXPECT_THAT(answered("version").out, ContainsRegex("^ns-dist [0-9]+\\.[0-9]+"));
 }
 
+// A catalog's file is a template of one's own: what is printed is read again, and forecasts the same.
+TEST(Answers, AFileOfTheCatalogIsPrintedForACopy) {
+  const ScratchFolder folder;
+  const auto run = [&](const std::string& arguments) { return run_command("ns-dist " + arguments, folder.path()); };
+  for (const auto& [what, id] : {std::pair("gpus", "h100"),
+                                 {"models", "llama3-8b"},
+                                 {"clusters", "dgx-h100"},
+                                 {"fabrics", "ib-ndr"},
+                                 {"frameworks", "nemo"}}) {
+    const CommandResult file = run(std::string("list ") + what + " " + id);
+    EXPECT_EQ(file.code, 0) << file.err;
+    EXPECT_TRUE(json::accept(file.out)) << what;
+  }
+  ASSERT_EQ(run("list gpus h100 > mine.json").code, 0);
+  EXPECT_EQ(run("--model gpt2 --gpu mine.json --json").code, 0);
+  EXPECT_EQ(json::parse(run("--model gpt2 --gpu mine.json --json").out)["step_time_s"],
+            json::parse(run("--model gpt2 --gpu h100 --json").out)["step_time_s"]);
+  EXPECT_THAT(run("list gpus h1000").err, HasSubstr("list gpus: unknown GPU \"h1000\""));
+  EXPECT_THAT(run("list schedules 1f1b").err, HasSubstr("\"1f1b\" has no file"));
+}
+
 // A folder on NS_DIST_PATH, even an empty one, makes the tool read the catalog's files.
 TEST(Answers, TheIndexOfTheCatalogSaysWhatItsFilesSay) {
   const ScratchFolder folder;
