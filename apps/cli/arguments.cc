@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
@@ -50,20 +49,7 @@ void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& des
       ->group(heading);
 }
 
-// Errors: every value that cannot be read, all at once.
-Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
-  ScenarioSpec spec;
-  for (const FieldDescription& description : scenario_fields()) {
-    spec.set(description.field.name, flags.texts.at(description.field.name));
-  }
-  if (auto readable = check_values(spec); !readable) {
-    readable.error().code = ErrorCode::kUsage;
-    return fail(std::move(readable.error()));
-  }
-  return spec;
-}
-
-static bool exists(const std::string& path) {
+bool exists(const std::string& path) {
   std::error_code none;  // a name that is too long is no file
   return std::filesystem::exists(path, none);
 }
@@ -178,6 +164,18 @@ Error refused(std::string what, const CLI::App& app) {
 }
 
 }  // namespace
+
+Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
+  ScenarioSpec spec;
+  for (const FieldDescription& description : scenario_fields()) {
+    spec.set(description.field.name, flags.texts.at(description.field.name));
+  }
+  if (auto readable = check_values(spec); !readable) {
+    readable.error().code = ErrorCode::kUsage;
+    return fail(std::move(readable.error()));
+  }
+  return spec;
+}
 
 void warn(const std::string& text) {
   std::fputs(fmt::format("ns-dist: warning: {}\n", with_flags(text)).c_str(), stderr);

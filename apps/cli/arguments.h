@@ -39,6 +39,9 @@ void add_work_flags(CLI::App& app, WorkFlags& flags);
 // What the flags may name files with: an output must be none of them.
 std::vector<std::string> inputs_of(const WorkFlags& flags);
 
+// What the flags set. Errors: every value that cannot be read, all at once.
+Result<ScenarioSpec> read_spec(const WorkFlags& flags);
+
 // The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not
 // given. Errors: a file that cannot be read, or that is no report.
 Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);

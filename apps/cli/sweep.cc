@@ -175,14 +175,7 @@ Result<std::size_t> finished_rows(const std::string& path, const Format& format)
 Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlags& flags, bool csv, Format& format) {
   NS_TRY(const std::string text, read_text(input, kLargestInput, "--sweep", "a sweep, JSON"));
   NS_TRY(std::vector<FieldValues> fields, read_sweep(text, input));
-  ScenarioSpec fixed;
-  for (const FieldDescription& description : scenario_fields()) {
-    fixed.set(description.field.name, flags.texts.at(description.field.name));
-  }
-  if (auto readable = check_values(fixed); !readable) {
-    readable.error().code = ErrorCode::kUsage;
-    return fail(std::move(readable.error()));
-  }
+  NS_TRY(ScenarioSpec fixed, read_spec(flags));
   for (const FieldDescription& description : scenario_fields()) {
     if (!flags.texts.at(description.field.name)) continue;
     const auto same = std::find_if(fields.begin(), fields.end(), [&](const FieldValues& each) {

@@ -1,7 +1,6 @@
 // What the commands on traces read beside them.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "ns_dist/astra_formulas.h"

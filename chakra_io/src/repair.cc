@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <queue>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 

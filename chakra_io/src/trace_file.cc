@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <istream>
-#include <limits>
 
 #include "ns_dist/files.h"
 #include "wire.h"

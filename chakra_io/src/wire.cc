@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <type_traits>
 
 namespace ns_dist {
 namespace chakra {

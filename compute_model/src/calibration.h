@@ -35,11 +35,13 @@ struct CalibrationChoice {
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op);
 inline constexpr double kBorrowed = 1.5;  // times as wide an interval where the measurements are another family's
 
-// ln(measured / forecast) at `x`, by the measurements.
-double correction_at(const FamilyCalibration& family, const CalibrationPlace& x);
-// What the interval of ln(measured / corrected forecast) has there beside the family's, on either side: 0 near what was
-// measured. Both add up as the root of the sum of their squares.
-double doubt_at(const FamilyCalibration& family, const CalibrationPlace& x);
+struct CalibrationAt {
+  double ratio = 0;  // ln(measured / forecast), by the measurements
+  // What the interval of ln(measured / corrected forecast) has beside the family's, on either side: 0 near what was
+  // measured. Both add up as the root of the sum of their squares.
+  double doubt = 0;
+};
+CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationPlace& x);
 
 // Seconds of `op` at the nominal peak and at the nominal memory bandwidth.
 std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op);

@@ -159,7 +159,8 @@ class KernelModel final : public BatchCost {
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
     estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
     const CalibrationPlace place = calibration_place(op, estimate.seconds, compute, memory);
-    const double factor = std::exp(correction_at(*f, place)), doubt = doubt_at(*f, place);
+    const auto [ratio, doubt] = calibration_at(*f, place);
+    const double factor = std::exp(ratio);
     const double borrowed = own ? 1 : kBorrowed;
     estimate.seconds *= factor;
     estimate.low = estimate.seconds * std::exp(-std::hypot(f->low * borrowed, doubt));

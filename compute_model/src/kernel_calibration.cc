@@ -54,15 +54,23 @@ double covariance(const A& a, const B& b) {
   return near + (a.kernel == b.kernel ? kKind + kOwn : same_kind(a.kernel, b.kernel) ? kKind : 0);
 }
 
+// Covariances of `x` and each point.
+std::vector<double> covariances(const std::vector<FamilyCalibration::Point>& points, const CalibrationPlace& x) {
+  std::vector<double> all;
+  all.reserve(points.size());
+  for (const FamilyCalibration::Point& point : points) all.push_back(covariance(x, point));
+  return all;
+}
+
 // Standard deviation of ln(measured / corrected forecast) at `x`, by the measurements that tell most of it (Rasmussen
-// and Williams 2006, eq. 2.26); all others make it hardly smaller. The point of index `without` is left out.
-template <class Place>
-double deviation_at(const std::vector<FamilyCalibration::Point>& points, const Place& x,
-                    std::optional<std::size_t> without = std::nullopt) {
+// and Williams 2006, eq. 2.26); all others make it hardly smaller. `of_x`: the covariances. The point of index
+// `without` is left out.
+double deviation_at(const std::vector<FamilyCalibration::Point>& points, const CalibrationPlace& x,
+                    const std::vector<double>& of_x, std::optional<std::size_t> without = std::nullopt) {
   constexpr std::size_t kMost = 24;
   std::vector<std::pair<double, std::size_t>> told;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    if (i != without) told.emplace_back(covariance(points[i], x), i);
+    if (i != without) told.emplace_back(of_x[i], i);
   }
   const std::size_t count = std::min(told.size(), kMost);
   std::partial_sort(told.begin(), told.begin() + static_cast<std::ptrdiff_t>(count), told.end(),
@@ -71,8 +79,8 @@ double deviation_at(const std::vector<FamilyCalibration::Point>& points, const P
   Eigen::MatrixXd k(n, n);
   Eigen::VectorXd across(n);
   for (Eigen::Index i = 0; i < n; ++i) {
-    const auto& [of_x, point] = told[static_cast<std::size_t>(i)];
-    across(i) = of_x;
+    const auto& [with_x, point] = told[static_cast<std::size_t>(i)];
+    across(i) = with_x;
     for (Eigen::Index j = 0; j <= i; ++j) {
       k(i, j) = k(j, i) = covariance(points[point], points[told[static_cast<std::size_t>(j)].second]);
     }
@@ -132,7 +140,8 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   }
   out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
   for (std::size_t i = 0; i < count; ++i) {
-    out.deviation += deviation_at(out.points, rows[i].x, i) / static_cast<double>(count);
+    out.deviation +=
+        deviation_at(out.points, rows[i].x, covariances(out.points, rows[i].x), i) / static_cast<double>(count);
   }
   std::sort(errors.begin(), errors.end());
   const double number = static_cast<double>(count), widen = 1 + 2 / number;  // few rows widen the interval
@@ -179,19 +188,16 @@ CalibrationPlace calibration_place(const Operator& op, double seconds, double co
   return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0, to_spec(op)};
 }
 
-double correction_at(const FamilyCalibration& family, const CalibrationPlace& x) {
-  double sum = 0;
-  for (const FamilyCalibration::Point& point : family.points) {
-    sum += point.weight * covariance(x, point);
-  }
-  return std::clamp(sum, -kMostCorrected, kMostCorrected);
-}
-
-double doubt_at(const FamilyCalibration& family, const CalibrationPlace& x) {
+CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationPlace& x) {
   constexpr double kNinety = 1.645;  // standard deviations: 90 % of a normal distribution lie within
-  if (!(family.deviation > 0)) return 0;
-  const double deviation = deviation_at(family.points, x);
-  return kNinety * std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
+  const std::vector<double> of_x = covariances(family.points, x);
+  double sum = 0;
+  for (std::size_t i = 0; i < of_x.size(); ++i) sum += family.points[i].weight * of_x[i];
+  CalibrationAt found{std::clamp(sum, -kMostCorrected, kMostCorrected), 0};
+  if (!(family.deviation > 0)) return found;
+  const double deviation = deviation_at(family.points, x, of_x);
+  found.doubt = kNinety * std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
+  return found;
 }
 
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options) {

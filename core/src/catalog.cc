@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 
 #include "embedded_files.h"
 #include "ns_dist/files.h"

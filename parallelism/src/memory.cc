@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -53,8 +52,7 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
   }
   all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
-  if (sums && plan.delayed_scaling && shape.precision == Precision::kFp8)
-    all += communicator(plan.tp * replicas(plan, false));
+  if (sums && delays_scaling(plan, shape.precision)) all += communicator(plan.tp * replicas(plan, false));
   const std::int64_t first = seats[0].front().stage,
                      again = second_table_stage(shape, seats[0], layers).value_or(first);
   const bool holds_table = first != again && (stage == first || stage == again);

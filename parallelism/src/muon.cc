@@ -1,6 +1,5 @@
 #include "muon.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

@@ -220,7 +220,7 @@ class StepPlanner {
   // backward, an all-reduce with async_op=False; Megatron-Core, transformer_block.py: one fp8_autocast around all
   // layers of a chunk, with get_amax_reduction_group).
   bool agrees_after(PassKind kind) {
-    return plan_.delayed_scaling && shape_.precision == Precision::kFp8 && plan_.passes != Passes::kForward &&
+    return delays_scaling(plan_, shape_.precision) && plan_.passes != Passes::kForward &&
            fragments_.has_agreeing_ranks() && kind != PassKind::kWeightGradient && products_of_stage() > 0;
   }
   static std::size_t last_layer(const std::vector<Run>& in_order) {

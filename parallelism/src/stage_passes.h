@@ -1,12 +1,9 @@
 // The loops of a schedule as loops of bodies. Plans with the same schedule, stages, chunks and microbatches share them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "ns_dist/pipeline_schedule.h"

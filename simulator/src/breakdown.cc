@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <map>
 #include <utility>
 
 #include "ns_dist/report.h"
+#include "step_difference.h"
 
 namespace ns_dist {
 
@@ -107,24 +106,10 @@ Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline) {
 }
 
 Interval path_interval(std::span<const PathEntry> path) {
-  struct Deviation {
-    double below = 0, above = 0;
-  };
-  std::map<std::string_view, Deviation> families;
   Seconds length;
-  for (const PathEntry& entry : path) {
-    const auto count = static_cast<double>(entry.count);
-    Deviation& family = families[entry.kind];
-    family.below += count * (entry.forecast.latency - entry.forecast.low).in_base();
-    family.above += count * (entry.forecast.high - entry.forecast.latency).in_base();
-    length += entry.seconds;
-  }
-  double below = 0, above = 0;
-  for (const auto& [name, family] : families) {
-    below += family.below * family.below;
-    above += family.above * family.above;
-  }
-  return {length - Seconds::from_base(std::sqrt(below)), length + Seconds::from_base(std::sqrt(above))};
+  for (const PathEntry& entry : path) length += entry.seconds;
+  const auto [below, above] = path_difference({}, path);
+  return {length - below, length + above};
 }
 
 std::vector<Hotspot> hotspots(std::span<const PathEntry> path) {

@@ -346,7 +346,7 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   if (!plan.flash_attention) add(modules = set_of(RecomputeModule::kCoreAttention));
   // TransformerEngine's delayed scaling quantizes what these make while it makes it (Megatron-Core,
   // transformer_config.py, refuses both).
-  const bool delayed = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
+  const bool delayed = delays_scaling(plan, scenario.training.precision);
   if (!delayed) modules |= set_of(RecomputeModule::kNorm);
   if (model.mla) modules |= set_of(RecomputeModule::kLatentUpProjection);
   const ModuleSet cheap = model.moe && !delayed ? modules | set_of(RecomputeModule::kMoeActivation) : modules;

@@ -248,7 +248,7 @@ void add_recomputation(const Scenario& scenario, Ineffective& found) {
     found.add("mla_up_proj in plan/recompute", "the model has no latent attention");
   }
   // With delayed scaling the projection keeps a cast of the output, and the core keeps the output itself.
-  const bool frees_output = scenario.training.precision == Precision::kFp8 && plan.delayed_scaling;
+  const bool frees_output = delays_scaling(plan, scenario.training.precision);
   if (has(RecomputeModule::kCoreAttention) && plan.flash_attention && !frees_output) {
     found.add("core_attn in plan/recompute takes time and frees next to nothing: fused attention stores no scores");
   }

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <span>
-#include <string>
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/result.h"

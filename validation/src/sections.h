@@ -2,11 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "error_table.h"
 #include "ns_dist/kernel_suite.h"

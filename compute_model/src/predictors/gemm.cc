@@ -1,6 +1,3 @@
-#include <array>
-#include <cmath>
-#include <limits>
 
 #include "predictors/predictor.h"
 

@@ -220,6 +220,10 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
 }
 
 // Tensor-parallel ranks of one expert.
+// Whether products in 8 bits scale their operands by the largest values of earlier steps.
+constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
+  return precision == Precision::kFp8 && plan.delayed_scaling;
+}
 constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
 // Ranks that hold the same weights, of experts or of all else. Of plans whose degrees are positive.
 constexpr std::int64_t replicas(const ParallelPlan& plan, bool experts) {

@@ -85,7 +85,7 @@ void quantize(const Shape& shape, std::vector<Call>& calls, std::string_view nam
   const double written = shape.plan->lora_rank == 0 ? operand_bytes(shape) : shape.product_element;
   // With factors of earlier passes, the normalization writes 8 bits itself; with those of this tensor, it finds the
   // largest value (TransformerEngine, csrc/extensions/normalization.cpp).
-  if (behind_norm && shape.precision == Precision::kFp8 && shape.plan->delayed_scaling) {
+  if (behind_norm && delays_scaling(*shape.plan, shape.precision)) {
     if (!(written > shape.product_element)) return;
     const double moved = shape.product_element / shape.element;
     calls.push_back(kernel(shape, concat(name, ".quantize"), Elementwise{"transpose", elements, moved, moved, 0}));

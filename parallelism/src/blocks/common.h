@@ -63,7 +63,8 @@ inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision)
 // Whether a cast to that format reads a tensor twice: its factor follows its own largest value (TransformerEngine's
 // current scaling; NVFP4's factor of the whole tensor).
 inline bool finds_largest(const Shape& shape) {
-  return shape.precision == Precision::kNvFp4 || (shape.precision == Precision::kFp8 && !shape.plan->delayed_scaling);
+  return shape.precision == Precision::kNvFp4 ||
+         (shape.precision == Precision::kFp8 && !delays_scaling(*shape.plan, shape.precision));
 }
 // The cast of `elements` to the products' format, of which `written` bytes each are written. `knows_largest`: the
 // kernel before found the largest value.
@@ -84,7 +85,7 @@ void quantize_again(const Shape& shape, std::vector<Call>& calls, std::string_vi
 // TransformerEngine refuses delayed scaling here (linear.py), and Megatron-Core asks for it with all other recipes
 // (attention.py, set_save_original_input).
 inline bool may_keep_originals(const Shape& shape) {
-  return is_quantized(shape) && !(shape.precision == Precision::kFp8 && shape.plan->delayed_scaling);
+  return is_quantized(shape) && !delays_scaling(*shape.plan, shape.precision);
 }
 // Whether a layer keeps a cast of its input, which no other layer shares. `original`: Linear::keeps_original.
 inline bool keeps_casts(const Shape& shape, bool original) {

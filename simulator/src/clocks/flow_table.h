@@ -3,7 +3,6 @@
 // taken in the order of their lanes, and only flows that are connected by a stage decide about each other.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>

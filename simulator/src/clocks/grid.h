@@ -2,8 +2,6 @@
 // the order of summation or on when they happen, and ends that are equal in exact arithmetic are equal.
 #pragma once
 
-#include <cmath>
-
 namespace ns_dist {
 
 class Grid {

@@ -11,7 +11,6 @@
 // bit by bit. Where no state recurs, nothing is folded.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
