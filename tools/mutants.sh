@@ -220,12 +220,12 @@ the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@re
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
 hosts are all as fast as one|simulator/src/predict.cc|s@const double spread = scenario.host.launch_spread.value@const double spread = 1 + 0 * scenario.host.launch_spread.value@|unit_simulator property_simulator
 a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@longer < 99 * kWide * step@|unit_simulator property_simulator
-slowed kernels hide no more launches|simulator/src/host_waits.cc|s@if (slow > alone) wait = @if (false) wait = @|unit_simulator
+slowed kernels hide no more launches|simulator/src/host_waits.cc|s@if (slow > alone)@if (false)@|unit_simulator
 twice the FLOPs take twice the energy|simulator/src/sensitivity.cc|s@gpu.flop_energy /= factor;@gpu.flop_energy *= 1;@|unit_simulator
 one replica gathers its weights|core/include/ns_dist/parallel_plan.h|s@(has_fp32_shards(plan) .. has_replicas(plan)) \&\&@true \&\&@|unit_parallelism
 a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@inner - loads\[@inner - 0 * loads[@|unit_network_model
 launches do not hide behind kernels|core/include/ns_dist/host_launches.h|s@part(p).all - hidden@part(p).all - 0 * hidden@|unit_simulator property_simulator
-kernels of a family deviate each for itself|simulator/src/breakdown.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
+kernels of a family deviate each for itself|simulator/src/step_difference.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
 the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
 the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* work@stage.forward + (times + 1) * work@|unit_simulator property_simulator
@@ -291,7 +291,7 @@ one node has switches that fail|simulator/src/time_to_train.cc|s@if (network) ra
 a rack is one host|simulator/src/time_to_train.cc|s@std::min(node, static_cast<double>(kGpusOfAHost))@node@|unit_simulator
 what-if hurries the CPU|simulator/src/predict.cc|s@!std::holds_alternative<Operator>(item.work) .. item.host.any()@!std::holds_alternative<Operator>(item.work)@|unit_simulator
 fp16 alone is another kernel|simulator/src/training_clock.cc|s@kernels.forecast(kernel_of(op))@kernels.forecast(op)@|unit_simulator
-a calibration has one interval|compute_model/src/kernel_calibration.cc|s@return kNinety \* std::sqrt@return 0 * kNinety * std::sqrt@|unit_compute_model
+a calibration has one interval|compute_model/src/kernel_calibration.cc|s@found.doubt = kNinety@found.doubt = 0 * kNinety@|unit_compute_model
 repeated rows count again|compute_model/src/kernel_calibration.cc|s@if (is_new) {@if (true) {@|unit_compute_model
 fused attention in fp32 is that of 16 bits|compute_model/src/families/attention.cc|s@if (is_single_precision(dtype)) return nullptr;@@|unit_compute_model
 spare nodes are not paid|simulator/src/time_to_train.cc|s@gpus + node \* static_cast<double>(time.spare_nodes)@gpus + 0 * node@|unit_simulator
@@ -369,6 +369,22 @@ Muon's products run over the long side|parallelism/src/muon.cc|s@? rows <= colum
 Muon keeps two moments|parallelism/src/memory.cc|s@ - shares.owned \* each.moment@ - 0 * shares.owned * each.moment@|unit_parallelism
 buffers of matrices have no padding|parallelism/src/weight_matrices.cc|s@packing.fullest \* static_cast<double>(ranks) / packing.all@1@|unit_parallelism
 tokens travel to narrow experts in full width|parallelism/src/blocks/moe.cc|s@width(shape.model->moe->latent > 0 ? shape.model->moe->latent : shape.hidden)@width(shape.hidden)@|unit_parallelism
+NCCL's buffers need no room|parallelism/include/ns_dist/memory.h|s@return total() + communicators;@return total();@|unit_parallelism unit_simulator
+the fullest GPU is the one with the most tensors|parallelism/src/memory.cc|s@found = max(found, (stage.\*of)());@found = (fullest().*of)();@|unit_parallelism
+experts whose weights are whole share all replicas' buffers|parallelism/src/memory.cc|s@(shape.ep > 1 .. shape.etp != plan.tp)@(shape.ep > 1)@|unit_parallelism
+experts without an optimizer's shards have one norm|parallelism/src/pipeline.h|s@!shards_optimizer(plan) .. plan.ep == 1@!shards_optimizer(plan)@|unit_parallelism
+a wait for the host follows what ran beside it|core/include/ns_dist/host_launches.h|s@double wait = -beside;@double wait = 0 * beside;@|unit_simulator unit_chakra_io
+annotate's waits follow what ran beside them|chakra_io/src/annotate.cc|s@length - behind));@0 * (length - behind)));@|unit_chakra_io
+cheaper launches of experts deviate more|simulator/src/host_waits.cc|s@std::pow(each / units::s, 2)@std::pow(launches.all / units::s, 2)@|unit_simulator
+bridges take SMs from collectives over PCIe|network_model/src/fair_sharing.cc|s@link.link_class == network::LinkClass::kPcie@false@|unit_network_model
+explained kernels have two operands|apps/cli/explain.cc|s@if (!streams) continue;@@;s@std::tuple("--inputs", "inputs", request.inputs)@std::tuple("--inputs", "inputs", std::optional(request.inputs.value_or(2)))@;s@std::tuple("--outputs", "outputs", request.outputs)@std::tuple("--outputs", "outputs", std::optional(request.outputs.value_or(1)))@|unit_cli
+a report's layers stay as they were written|simulator/src/scenario_json.cc|s@std::sort(layers.listed.begin(), layers.listed.end())@void()@|unit_simulator
+steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@scenario.cluster.gpu.vendor != "nvidia"@false@|unit_simulator
+fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (false) {@|unit_simulator
+uneven layers have no chunks|simulator/src/improvements.cc|s@if ((even .. layers % chunks != 0)@if (layers % chunks != 0 \|\| !even@|unit_simulator
+ZeRO 2 is no remedy|simulator/src/memory_remedy.cc|s@plan.pp > 1 .. muon ? 0 : further@plan.pp > 1 \|\| muon ? 0 : std::min(further, 1)@|unit_simulator
+a search's bound has no host|simulator/src/search.cc|s@add_host_waits(each.host, each.constants.hosts, \*program, \*costs)@false@|unit_simulator
+all that overlaps is told one by one|simulator/src/without_effect.cc|s@if (is_one_of_all(condition.field, set, named)) continue;@@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
