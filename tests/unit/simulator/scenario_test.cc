@@ -560,6 +560,29 @@ TEST(Resolve, ARemedyLeavesAScheduleThatKeepsTooMuch) {
   EXPECT_LT(again->step, 1.1 * report->step) << "full recomputation takes a third more";
 }
 
+// Gradients that replicas share are enough for Llama 3 8B on eight H100: weights stay whole, and the step is shorter.
+TEST(Resolve, ARemedySharesNoMoreThanItMust) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("plan/dp", 8).set("training/global_batch", 64);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_FALSE(report->fits);
+  ASSERT_TRUE(report->remedy);
+  EXPECT_EQ(report->remedy->set, (std::vector<Assignment>{{"plan/zero", "2"}}));
+}
+
+// 126 layers on 16 stages: four chunks a stage are proposed, of one or two layers each, for a bubble a third as long.
+TEST(Resolve, ChunksOfUnevenLayersAreAdvised) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3.1-405b").set("machine/gpu", "h100").set("machine/nodes", 2048);
+  spec.set("plan/tp", 8).set("plan/pp", 16).set("training/global_batch", 2048);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  EXPECT_TRUE(std::any_of(report->improvements.begin(), report->improvements.end(), [&](const Improvement& each) {
+    return each.change == "interleave 4 model chunks a stage" && each.saves > 0.3 * report->step;
+  }));
+}
+
 // Two ranks of tensor parallelism halve the experts' products and exchange each token twice: whole experts are faster.
 TEST(Resolve, ARemedySpreadsWholeExperts) {
   ScenarioSpec spec;

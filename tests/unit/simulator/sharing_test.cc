@@ -179,6 +179,15 @@ TEST(Footprint, OfATensorParallelAllGather) {
   EXPECT_NEAR(taken->memory_traffic / (GB / s), 2 * 140, 1e-9);
 }
 
+// NCCL runs two channels over PCIe, whatever bridges the GPUs have beside it.
+TEST(Footprint, BridgesTakeNoSmsOfCollectivesOverPcie) {
+  Cluster cluster = *Catalog::built_in().cluster("h100-pcie-server");
+  ASSERT_TRUE(cluster.gpu.scale_up);
+  const auto taken = footprint(cluster, {CollectiveKind::kAllGather, 160 * MB, RankGroup{0, {{8, 1}}}}, 10 * ms);
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->channels, 2);
+}
+
 TEST(Footprint, OfReductionsAndMessagesBetweenNodes) {
   const Cluster cluster = small_scenario().cluster;
   // One rank a node: 2 (4 - 1) / 4 of the bytes leave it through its port; two channels serve a port.
