@@ -370,7 +370,7 @@ Muon keeps two moments|parallelism/src/memory.cc|s@ - shares.owned \* each.momen
 buffers of matrices have no padding|parallelism/src/weight_matrices.cc|s@packing.fullest \* static_cast<double>(ranks) / packing.all@1@|unit_parallelism
 tokens travel to narrow experts in full width|parallelism/src/blocks/moe.cc|s@width(shape.model->moe->latent > 0 ? shape.model->moe->latent : shape.hidden)@width(shape.hidden)@|unit_parallelism
 NCCL's buffers need no room|parallelism/include/ns_dist/memory.h|s@return total() + communicators;@return total();@|unit_parallelism unit_simulator
-the fullest GPU is the one with the most tensors|parallelism/src/memory.cc|s@found = max(found, (stage.\*of)());@found = (fullest().*of)();@|unit_parallelism
+the fullest GPU is the one with the most tensors|parallelism/src/memory.cc|s@max(found, (stage.\*of)())@\&stage == \&fullest() ? (stage.*of)() : found@|unit_parallelism
 experts whose weights are whole share all replicas' buffers|parallelism/src/memory.cc|s@(shape.ep > 1 .. shape.etp != plan.tp)@(shape.ep > 1)@|unit_parallelism
 experts without an optimizer's shards have one norm|parallelism/src/pipeline.h|s@!shards_optimizer(plan) .. plan.ep == 1@!shards_optimizer(plan)@|unit_parallelism
 a wait for the host follows what ran beside it|core/include/ns_dist/host_launches.h|s@double wait = -beside;@double wait = 0 * beside;@|unit_simulator unit_chakra_io

@@ -110,7 +110,6 @@ struct Elementwise {
     if (function == "div" || function == "exp" || function == "sqrt") return 4;
     if (function == "sigmoid") return 6;
     if (function == "silu") return 7;
-    if (function == kRope) return 3;  // q cos + rotate_half(q) sin
     if (function == "tanh" || function == "gelu") return 10;
     return function == "pow" ? 20 : 1;
   }

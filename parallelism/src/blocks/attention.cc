@@ -142,8 +142,7 @@ BlockStep heads(const Shape& shape) {
     // sin, of which the half is negated and the halves are joined (modeling_llama.py).
     const double table = shape.hidden_element / shape.element;  // cosines have the format of hidden states
     const auto rotate = [&](std::string_view name, std::int64_t elements) {
-      if (!written_out)
-        return add(name, Elementwise{Elementwise::kRope, elements, 1, 1, Elementwise::flops_of(Elementwise::kRope)});
+      if (!written_out) return add(name, Elementwise{Elementwise::kRope, elements, 1, 1, 3});
       for (const Elementwise& each : {Elementwise{"negate", elements / 2, 1, 1, 1, true},
                                       {Elementwise::kJoin, elements, 1, 1, 0, true},
                                       {"multiply", elements, 1, table, 1, true},
