@@ -111,7 +111,8 @@ struct Pointwise {
   std::string_view kernel = name;
 };
 // Pointwise operators of PyTorch: two tensors, or a tensor and a scalar ("u"; a division by a scalar is a product).
-// mlp_act reads gate and value and writes n columns.
+// mlp_act reads gate and value and writes n columns. attn_rope is an inference engine's kernel, whose rows were fitted
+// with 6 FLOPs an element; those of plans are other kernels, with 3.
 constexpr std::array<Pointwise, 24> kPointwise = {{{"add", 2},
                                                    {"sub", 2},
                                                    {"mul", 2},
