@@ -87,7 +87,7 @@ std::string answer(const Report& report) {
                  fmt::format("of electricity: each GPU at its {:.0f} W all the time, PUE {}",
                              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value));
   }
-  text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : "does not fit"),
+  text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : unfit_text(report)),
                fmt::format("of {} on the fullest GPU, stage {}", bytes_text(capacity), report.memory.peak_stage),
                report.fits ? "good" : "bad");
   text += "</div>\n";

@@ -122,6 +122,12 @@ std::string report_json(Report report) {
   return to_json(report);
 }
 
+std::string unfit_text(const Report& report) {
+  if (report.memory.peak() > report.scenario.cluster.gpu.memory) return "does not fit";
+  return fmt::format("does not fit beside {} of NCCL's buffers",
+                     bytes_text(report.memory.needed() - report.memory.peak()));
+}
+
 std::string remedy_text(const Report& report) {
   const MemoryRemedy& remedy = *report.remedy;
   const Cluster& cluster = report.scenario.cluster;

@@ -26,6 +26,8 @@ std::string change_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
 
+// Of a plan that does not fit: "does not fit", or what there is no room for beside its tensors.
+std::string unfit_text(const Report& report);
 // Of the remedy that the report has: "70.1 GiB, 5.3 s", "on 16 GPUs, 63.7 GiB, ...", "..., tight: 81.2 GiB in
 // nvidia-smi".
 std::string remedy_text(const Report& report);

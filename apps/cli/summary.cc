@@ -101,10 +101,7 @@ void answer(Page& page, const Report& report) {
   const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
   page.fact("memory", "{} of {}: {} (reserved {}, nvidia-smi {})", bytes_text(stage.total()),
             bytes_text(report.scenario.cluster.gpu.memory),
-            !report.fits ? style.red("does not fit") +
-                               (stage.total() > report.scenario.cluster.gpu.memory
-                                    ? ""
-                                    : fmt::format(" beside {} of NCCL's buffers", bytes_text(stage.communicators)))
+            !report.fits                                                  ? style.red(unfit_text(report))
             : report.memory.device() > report.scenario.cluster.gpu.memory ? style.green("fits") + ", tight: may run out"
                                                                           : style.green("fits"),
             bytes_text(report.memory.reserved()), bytes_text(report.memory.device()));
