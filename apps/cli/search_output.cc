@@ -578,8 +578,7 @@ std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals
     page += fmt::format("\n{}: {} x {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id);
     if (const auto time = training_of(*found, goals)) {
       page += fmt::format("  {} (90 % interval {} to {}{})\n", long_time(time->total), long_time(time->low),
-                          long_time(time->high),
-                          time->total <= goals.deadline.value_or(time->total) ? not_certain(*time, goals) : "");
+                          long_time(time->high), in_time(*found, goals) ? not_certain(*time, goals) : "");
     }
     page += fmt::format("  {}\n", command_of(found->result.answers.front(), goals.from));
   };

@@ -389,7 +389,7 @@ class Adviser {
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
-      improvement.fits = memory->needed() <= changed.cluster.gpu.memory;
+      improvement.fits = memory->fits(changed.cluster.gpu.memory);
       best = Choice{std::move(changed), std::move(improvement), kind};
     }
     return best;

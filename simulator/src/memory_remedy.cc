@@ -248,7 +248,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
       if (!framework_has(scenario, other_plan)) continue;
       follow_context(scenario, other_plan);
       const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
-      if (!memory || memory->needed() > scenario.cluster.gpu.memory) continue;
+      if (!memory || !memory->fits(scenario.cluster.gpu.memory)) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;
       if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;
       const auto machine = machine_for(scenario, candidate.plan);

@@ -295,7 +295,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   }
 
   report.memory = prediction.memory;
-  report.fits = report.memory.needed() <= scenario.cluster.gpu.memory;
+  report.fits = report.memory.fits(scenario.cluster.gpu.memory);
 
   report.breakdown = prediction.breakdown;
   report.critical_path = hotspots(prediction.critical_path);

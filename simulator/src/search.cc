@@ -510,7 +510,7 @@ class Search {
         found.refuse(memory.error(), scenario, group, first, leaf - first);
         return true;
       }
-      if (memory->needed() > scenario.cluster.gpu.memory) {
+      if (!memory->fits(scenario.cluster.gpu.memory)) {
         found.refuse(memory->needed(), scenario.cluster.gpu.memory, group, first, leaf - first);
         return true;
       }

@@ -107,7 +107,7 @@ Result<Timed> timed(const Changed& changed) {
   NS_TRY(const Session session, Session::make(scenario));
   NS_TRY(const Seconds step, step_time(scenario, session, changed.kernel_efficiency));
   NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
-  return Timed{step, memory.needed() <= scenario.cluster.gpu.memory};
+  return Timed{step, memory.fits(scenario.cluster.gpu.memory)};
 }
 
 Sensitivity sensitivity(std::string part, std::string name, double factor, const Timed& before, const Timed& after) {

@@ -27,16 +27,18 @@ constexpr Unexplained kNotCompared[] = {
     {"mixture of experts, of frameworks without comparable steps", 0.15, 0.40, 0.27},
 };
 // Of GPUs of other vendors no step was compared at all: as of frameworks without any.
-constexpr Unexplained kOtherVendor[] = {
-    {"dense models, on GPUs of a vendor without comparable steps", 0.15, 0.30, 0.22},
-    {"mixture of experts, on GPUs of a vendor without comparable steps", 0.15, 0.40, 0.27},
-};
+constexpr std::string_view kOtherVendor[] = {"dense models, on GPUs of a vendor without comparable steps",
+                                             "mixture of experts, on GPUs of a vendor without comparable steps"};
 
 }  // namespace
 
 Unexplained unexplained(const Scenario& scenario) {
   const std::size_t kind = scenario.model.moe ? 1 : 0;
-  if (scenario.cluster.gpu.vendor != "nvidia") return kOtherVendor[kind];
+  if (scenario.cluster.gpu.vendor != "nvidia") {
+    Unexplained rest = kNotCompared[kind];
+    rest.situation = kOtherVendor[kind];
+    return rest;
+  }
   return scenario.compared_with.empty() ? kNotCompared[kind] : kCompared[kind];
 }
 

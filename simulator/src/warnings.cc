@@ -350,7 +350,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back({"idle_gpus", std::move(text)});
   }
   const Bytes capacity = scenario.cluster.gpu.memory;
-  if (memory.needed() <= capacity && memory.device() > capacity) {
+  if (memory.fits(capacity) && memory.device() > capacity) {
     found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; with fragmentation "
                                                  "and NCCL's buffers it may run out of memory",
                                                  100 * (memory.peak() / capacity))});

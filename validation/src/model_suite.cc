@@ -113,7 +113,7 @@ class ModelRows {
     NS_TRY(const std::shared_ptr<const Session> session, sessions_.of(scenario));
     NS_TRY(const Prediction prediction, predict(scenario, *session));
     ++ran_;
-    if (prediction.memory.needed() <= scenario.cluster.gpu.memory) ++forecast_to_run_;
+    if (prediction.memory.fits(scenario.cluster.gpu.memory)) ++forecast_to_run_;
     const Report answer = report(scenario, prediction, {});
     Judged judged;
     judged.label = fmt::format("{} {}", scenario.cluster.gpu.id, rows.text("graph"));

@@ -50,7 +50,7 @@ Result<PlanCheck> check_plan_of(const CollectedRun& run, const Catalog& catalog,
   NS_TRY(const Session session, Session::make(published));
   NS_TRY(const Prediction prediction, predict(published, session));
   check.published = prediction.step;
-  check.fits = prediction.memory.needed() <= published.cluster.gpu.memory;
+  check.fits = prediction.memory.fits(published.cluster.gpu.memory);
 
   SearchRequest request;
   request.gpus = check.gpus;

@@ -1,4 +1,3 @@
-
 #include "predictors/predictor.h"
 
 namespace ns_dist {

@@ -98,10 +98,11 @@ struct MemoryBudget {
   std::int64_t peak_stage = 0;
   Bytes peak() const { return stages.empty() ? Bytes() : fullest().total(); }
   Bytes reserved() const { return stages.empty() ? Bytes() : fullest().reserved(); }
-  // Of the stage that takes most of this, which may be another one. A plan fits where no stage needs more than the GPU
-  // has.
+  // Of the stage that takes most of this, which may be another one.
   Bytes needed() const { return most(&StageMemory::needed); }
   Bytes device() const { return most(&StageMemory::device); }
+  // A plan fits where no stage needs more than a GPU of `capacity` has.
+  bool fits(Bytes capacity) const { return needed() <= capacity; }
   const StageMemory& fullest() const { return stages[static_cast<std::size_t>(peak_stage)]; }
 
  private:
