@@ -74,6 +74,10 @@ std::string answer(const Report& report) {
       "<section class=\"answer\">\n<div class=\"step\">{} <small>a step; 90 % interval {} to {}</small></div>\n",
       duration_text(report.step), duration_text(report.step_low), duration_text(report.step_high));
   text += interval(report);
+  if (report.against) {
+    text += fmt::format("<p>Against {}: {}.</p>\n", html(report.against->report),
+                        difference_text(report.against->difference));
+  }
   text += "<div class=\"tiles\">\n";
   text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
                number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");

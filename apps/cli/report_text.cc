@@ -151,4 +151,12 @@ std::string sensitivity_text(const Sensitivity& each) {
                      each.fits ? "" : ", does not fit");
 }
 
+std::string difference_text(const StepDifference& difference) {
+  const std::string step = fmt::format("{}{}, ", difference.longer < Seconds() ? "-" : "+",
+                                       duration_text(max(difference.longer, -difference.longer)));
+  return fmt::format("{}{:+.1f} %{} (90 % interval {:+.1f} to {:+.1f} %)", difference.steps == 1 ? step : "",
+                     100 * difference.share(difference.longer), difference.steps == 1 ? "" : " for as many tokens",
+                     100 * difference.share(difference.low), 100 * difference.share(difference.high));
+}
+
 }  // namespace ns_dist::cli

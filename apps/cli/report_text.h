@@ -25,6 +25,8 @@ std::string part_text(const Sensitivity& sensitivity);
 std::string change_text(const Sensitivity& sensitivity);
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
+// "-303.2 ms, -3.5 % (90 % interval -12.3 to +5.2 %)"
+std::string difference_text(const StepDifference& difference);
 
 // Of a plan that does not fit: "does not fit", or what there is no room for beside its tensors.
 std::string unfit_text(const Report& report);

@@ -33,11 +33,11 @@ double headroom(const Report& report) {
 bool is_tight(const Report& report) { return report.memory.device() > report.scenario.cluster.gpu.memory; }
 
 std::string behind_text(const SearchAnswer& answer) {
-  if (answer.behind == Seconds()) return "";
-  const auto percent = [&](Seconds behind) { return 100 * behind_share(answer, behind); };
-  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", percent(answer.behind),
-                     percent(answer.behind_low), percent(answer.behind_high),
-                     answer.steps == 1 ? "" : ", for each token");
+  const StepDifference& behind = answer.behind;
+  if (behind.longer == Seconds()) return "";
+  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", 100 * behind.share(behind.longer),
+                     100 * behind.share(behind.low), 100 * behind.share(behind.high),
+                     behind.steps == 1 ? "" : ", for each token");
 }
 
 // ", as in: ..." where there is an example of the reason.
@@ -249,9 +249,9 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   ordered_json json;
   json["why"] = joined(answer.why);
   json["command"] = command_of(answer, goals.from);
-  json["behind_s"] = answer.behind / units::s;
-  json["behind_low_s"] = answer.behind_low / units::s;
-  json["behind_high_s"] = answer.behind_high / units::s;
+  json["behind_s"] = answer.behind.longer / units::s;
+  json["behind_low_s"] = answer.behind.low / units::s;
+  json["behind_high_s"] = answer.behind.high / units::s;
   json["headroom_bytes"] = (answer.report.scenario.cluster.gpu.memory - answer.report.memory.peak()) / units::B;
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
@@ -329,10 +329,6 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
 }
 
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
-
-double behind_share(const SearchAnswer& answer, Seconds behind) {
-  return behind / (answer.steps * answer.report.step - answer.behind);
-}
 
 std::string plan_text(const ParallelPlan& plan) {
   std::string text = fmt::format("tp {} pp {} dp {}", plan.tp, plan.pp, plan.dp);
@@ -712,9 +708,9 @@ std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& 
            {"step_time_s", number(report.step / units::s)},
            {"step_time_low_s", number(report.step_low / units::s)},
            {"step_time_high_s", number(report.step_high / units::s)},
-           {"behind_s", number(answer.behind / units::s)},
-           {"behind_low_s", number(answer.behind_low / units::s)},
-           {"behind_high_s", number(answer.behind_high / units::s)},
+           {"behind_s", number(answer.behind.longer / units::s)},
+           {"behind_low_s", number(answer.behind.low / units::s)},
+           {"behind_high_s", number(answer.behind.high / units::s)},
            {"tokens_per_s", number(report.tokens_per_second)},
            {"mfu", number(report.mfu)},
            {"memory_bytes", number(report.memory.peak() / units::B)},

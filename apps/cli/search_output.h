@@ -55,8 +55,6 @@ std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals)
 std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 // "fastest, simplest to run"
 std::string joined(const std::vector<std::string>& texts);
-// `behind`, one of the answer's three, as a share of the fastest step.
-double behind_share(const SearchAnswer& answer, Seconds behind);
 // "tp 8 pp 4 dp 2"
 std::string plan_text(const ParallelPlan& plan);
 // "282,666 plans: 269 timed, ..."

@@ -41,7 +41,7 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
     rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(joined(answer.why)));
     rows += cells({duration_text(report.step),
                    fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-                   fmt::format("{:+.1f} %", 100 * behind_share(answer, answer.behind)),
+                   fmt::format("{:+.1f} %", 100 * answer.behind.share(answer.behind.longer)),
                    fmt::format("{:.1f} %", 100 * report.mfu), bytes_text(report.memory.peak()),
                    duration_text(answer.network)});
     rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));
@@ -94,8 +94,8 @@ std::string scatter(const SearchCase& found) {
   int number = 0;
   bool alike = true;
   for (const SearchAnswer& answer : answers) {
-    alike &= answer.steps == 1;
-    const double at_x = x(answer.report.memory.peak()), at_y = y(answer.steps * answer.report.step);
+    alike &= answer.behind.steps == 1;
+    const double at_x = x(answer.report.memory.peak()), at_y = y(answer.behind.steps * answer.report.step);
     text += fmt::format(
         "<circle class=\"backward\" cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"8\"/><text class=\"in on-dark\" x=\"{0:.1f}\" "
         "y=\"{2:.1f}\">{3}</text>\n",

@@ -54,6 +54,18 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--csv", flags.csv, "write the timeline, one line a node")->type_name("FILE")->group(kWhatComesBack);
 }
 
+// The step of the report that --from names, where flags changed it.
+std::optional<Against> against_base(const WorkFlags& flags, const Scenario& scenario) {
+  const auto base = read_base_of(flags);
+  if (!base || !*base || **base == scenario) return std::nullopt;
+  const auto found = compare(**base, scenario);
+  if (!found) {
+    warn(fmt::format("no comparison with {}: {}", *flags.from, found.error().message));
+    return std::nullopt;
+  }
+  return Against{*flags.from, *found};
+}
+
 }  // namespace
 
 std::vector<std::string> simulate_flags() { return flags_of(add_step_flags); }
@@ -90,6 +102,7 @@ int simulate_command(int argc, const char* const* argv) {
     if (!found) return report_error(found.error());
     answer->what_if = *std::move(found);
   }
+  answer->against = against_base(flags.work, *scenario);
   if (flags.page) {
     const auto text = report_page(*answer, *session, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
     if (!text) return report_error(text.error());

@@ -78,6 +78,8 @@ void answer(Page& page, const Report& report) {
   page.line("");
   page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
             duration_text(report.step_low), duration_text(report.step_high));
+  if (report.against)
+    page.fact("", "against {}: {}", report.against->report, difference_text(report.against->difference));
   std::vector<Addition> additions = report.additions;
   std::stable_sort(additions.begin(), additions.end(),
                    [](const Addition& a, const Addition& b) { return a.seconds > b.seconds; });

@@ -102,6 +102,16 @@ ordered_json breakdown_json(const Breakdown& parts) {
   return json;
 }
 
+ordered_json against_json(const Against& against) {
+  const StepDifference& difference = against.difference;
+  return {{"report", against.report},
+          {"step_time_s", difference.from / units::s},
+          {"steps", difference.steps},
+          {"difference_s", difference.longer / units::s},
+          {"difference_low_s", difference.low / units::s},
+          {"difference_high_s", difference.high / units::s}};
+}
+
 ordered_json energy_json(const Report& report) {
   if (!report.energy) return nullptr;
   return {{"gpu_board_power_w", report.scenario.cluster.gpu.board_power / units::W},
@@ -166,6 +176,7 @@ std::string to_json(const Report& report) {
   json["step_time_s"] = report.step / units::s;
   json["step_time_low_s"] = report.step_low / units::s;
   json["step_time_high_s"] = report.step_high / units::s;
+  if (report.against) json["against"] = against_json(*report.against);
   json["interval"] = {{"situation", report.interval.situation},
                       {"forecasts_below", report.interval.forecasts_below},
                       {"forecasts_above", report.interval.forecasts_above},

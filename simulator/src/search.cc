@@ -843,13 +843,9 @@ class Search {
       answer.network = plan.network / scaled(scenario, 1) * units::s;  // of this plan's own batch
       answer.kinds = plan.kinds;
       if (best) {
-        const SearchAnswer& fastest = result_.answers.front();
-        answer.steps = tokens_of_step(fastest.report.scenario.training) / tokens_of_step(scenario.training);
-        const Interval difference = step_difference(scenario, *best, prediction, answer.steps);
-        answer.behind = answer.steps * prediction.step - best->step;
-        answer.behind_low = difference.low;
-        answer.behind_high = difference.high;
+        answer.behind = compare(result_.answers.front().report.scenario, *best, scenario, prediction);
       } else {
+        answer.behind.from = prediction.step;
         best = std::move(prediction);
       }
       result_.answers.push_back(std::move(answer));

@@ -105,6 +105,18 @@ struct Energy {
   Joules step, trillion_tokens;
 };
 
+// How much longer a plan takes than another one for as many tokens.
+struct StepDifference {
+  Seconds from;               // the other plan's step
+  double steps = 1;           // so many steps train as many tokens as one of the other plan
+  Seconds longer, low, high;  // these steps less `from`, with a 90 % interval
+  double share(Seconds difference) const { return difference / from; }
+};
+struct Against {
+  std::string report;  // its file
+  StepDifference difference;
+};
+
 struct Warning {
   std::string code;  // "extrapolated", "tp_across_nodes", ...
   std::string message;
@@ -139,6 +151,7 @@ struct Report {
   std::vector<Improvement> improvements;          // changes, then limits; each largest first
   std::vector<Addition> additions;                // where they were asked for
   std::vector<Sensitivity> sensitivity, what_if;  // the same
+  std::optional<Against> against;                 // the report that flags changed (`--from`)
   std::vector<Warning> warnings;
 };
 

@@ -98,11 +98,10 @@ struct SearchOptions {
 };
 
 struct SearchAnswer {
-  std::vector<std::string> why;             // "fastest", "most memory headroom", ...
-  Report report;                            // as `simulate` reports the plan
-  std::vector<Assignment> assignments;      // the least that repeats it, with what the request fixed
-  double steps = 1;                         // of its own that train as many tokens as one of the first answer
-  Seconds behind, behind_low, behind_high;  // so many less that one, with a 90 % interval
+  std::vector<std::string> why;         // "fastest", "most memory headroom", ...
+  Report report;                        // as `simulate` reports the plan
+  std::vector<Assignment> assignments;  // the least that repeats it, with what the request fixed
+  StepDifference behind;                // the first answer
   Seconds network;                      // what collectives and messages of the busiest stage take alone, hidden or not
   int kinds = 0;                        // kinds of parallelism: degrees above 1, and model chunks
   std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it

@@ -72,6 +72,13 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session);
 // compared with one of `from`, since they train as many tokens.
 Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to, double times = 1);
 
+// How much longer the second step takes than the first one, for as many tokens. The interval is that of step_difference
+// where both have the same model, GPU, framework and calibrations; otherwise both steps err independently. One plan on
+// two networks does not err by itself.
+StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other);
+// The same, and both steps are forecast. Errors: as predict.
+Result<StepDifference> compare(const Scenario& from, const Scenario& to);
+
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
 // cause. Every saving is the difference of two simulated steps.

@@ -205,6 +205,43 @@ TEST(Answers, AReportIsItsOwnRecipe) {
   EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
 }
 
+// What flags beside --from change, told with an interval: of one machine narrow, of another one wide, for as many
+// tokens.
+TEST(Answers, AChangedReportIsComparedWithItsOwnPlan) {
+  const ScratchFolder folder;
+  const std::string work = "--tp 4 --pp 4 --dp 2 --model llama2-13b --global-batch 32";
+  const json before = json::parse(answered(work + " --json", folder.path()).out);
+  std::ofstream(folder.path() / "report.json") << before;
+  const auto changed = [&](const std::string& flags) {
+    return json::parse(answered("--from report.json --json " + flags, folder.path()).out);
+  };
+  EXPECT_FALSE(changed("").contains("against"));
+  const auto width = [](const json& against) {
+    return against["difference_high_s"].get<double>() - against["difference_low_s"].get<double>();
+  };
+  const json chunks = changed("--vpp 2"), &against = chunks["against"];
+  EXPECT_EQ(against["report"], "report.json");
+  EXPECT_EQ(against["step_time_s"], before["step_time_s"]);
+  EXPECT_EQ(against["steps"], 1);
+  EXPECT_NEAR(against["difference_s"].get<double>(),
+              chunks["step_time_s"].get<double>() - before["step_time_s"].get<double>(), 1e-12);
+  EXPECT_LT(width(against), chunks["step_time_high_s"].get<double>() - chunks["step_time_low_s"].get<double>());
+
+  // A second machine has errors of its own; a second network of one plan has only those of its collectives.
+  EXPECT_GT(width(changed("--gpu a100")["against"]), 2 * width(against));
+  const json network = changed("--intra-bandwidth '400 GB/s'")["against"];
+  EXPECT_GT(network["difference_low_s"], 0);
+  EXPECT_LT(width(network), 0.5 * width(against));
+
+  const json twice = changed("--global-batch 64"), &longer = twice["against"];
+  EXPECT_EQ(longer["steps"], 0.5);
+  EXPECT_NEAR(longer["difference_s"].get<double>(),
+              0.5 * twice["step_time_s"].get<double>() - before["step_time_s"].get<double>(), 1e-12);
+  EXPECT_LT(longer["difference_s"], 0) << "a smaller bubble";
+  const std::string text = answered("--from report.json --global-batch 64", folder.path()).out;
+  EXPECT_THAT(text, ContainsRegex("against report.json: -[0-9.]+ % for as many tokens .90 % interval -"));
+}
+
 TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "half.json")

@@ -618,6 +618,30 @@ TEST(SearchTest, DifferencesAreWiderWithExperts) {
   EXPECT_EQ(equal.low, -equal.high);
 }
 
+// Steps of two machines, or of two models, have few errors in common; a plan on two networks has all but those of its
+// collectives.
+TEST(SearchTest, DifferencesOfOtherMachinesAreThoseOfIndependentSteps) {
+  const Scenario one = small_scenario();
+  const Prediction from = *predict(one, *Session::make(one));
+  const Report alone = *simulate(one);
+  const auto width = [&](const Scenario& to) {
+    const StepDifference difference = compare(one, from, to, from);
+    EXPECT_EQ(difference.longer, Seconds());
+    EXPECT_EQ(difference.from, from.step);
+    return (difference.high - difference.low) / units::s;
+  };
+  EXPECT_NEAR(width(one), 0, 1e-12);
+  Scenario plan = one, gpu = one, model = one, framework = one;
+  plan.plan.vpp += 1;
+  gpu.cluster.gpu.id = "another";
+  model.model.layers += 1;
+  framework.framework = "another";
+  EXPECT_NEAR(width(plan), 2 * 0.09 * (from.step / units::s), 1e-6);
+  const double below = (alone.step - alone.step_low) / units::s, above = (alone.step_high - alone.step) / units::s;
+  for (const Scenario* other : {&gpu, &model}) EXPECT_NEAR(width(*other), 2 * std::hypot(below, above), 1e-6);
+  EXPECT_GT(width(framework), width(plan));
+}
+
 // The interval of a difference holds it, and is narrower than if the two steps had nothing in common.
 TEST(SearchTest, DifferencesAreNarrowerThanThoseOfIndependentSteps) {
   SearchRequest some = request(16);
@@ -627,14 +651,14 @@ TEST(SearchTest, DifferencesAreNarrowerThanThoseOfIndependentSteps) {
   const auto result = search(*found, *session, {.within = 0.3});
   ASSERT_TRUE(result.has_value());
   ASSERT_GE(result->answers.size(), 2u);
-  EXPECT_EQ(result->answers.front().behind, Seconds());
+  EXPECT_EQ(result->answers.front().behind.longer, Seconds());
   const auto width = [](const Report& report) { return (report.step_high - report.step_low) / units::s; };
   for (std::size_t i = 1; i < result->answers.size(); ++i) {
     const SearchAnswer& answer = result->answers[i];
-    EXPECT_EQ(answer.behind, answer.report.step - result->answers.front().report.step);
-    EXPECT_LE(answer.behind_low, answer.behind);
-    EXPECT_GE(answer.behind_high, answer.behind);
-    EXPECT_LT((answer.behind_high - answer.behind_low) / units::s,
+    EXPECT_EQ(answer.behind.longer, answer.report.step - result->answers.front().report.step);
+    EXPECT_LE(answer.behind.low, answer.behind.longer);
+    EXPECT_GE(answer.behind.high, answer.behind.longer);
+    EXPECT_LT((answer.behind.high - answer.behind.low) / units::s,
               std::hypot(width(answer.report), width(result->answers.front().report)));
   }
 }
