@@ -38,8 +38,10 @@ constexpr Nearest kNearest[] = {
     {"glm4_moe", {"n_routed_experts", "first_k_dense_replace"}},
     {"qwen3_moe", {"num_experts", "moe_intermediate_size"}},
     {"qwen3_moe", {"moe_num_experts", "moe_intermediate_size"}},
+    {"qwen3_moe", {"n_routed_experts", "moe_intermediate_size"}},
     {"olmoe", {"num_experts", "num_experts_per_tok"}},
     {"mixtral", {"num_local_experts", "num_experts_per_tok"}},
+    {"gptj", {"n_embd", "rotary_dim"}},
     {"gpt2", {"n_embd", "n_layer"}},
     {"opt", {"ffn_dim", "word_embed_proj_dim"}},
     {"bert", {"type_vocab_size", "intermediate_size"}},
@@ -76,13 +78,13 @@ bool has_no_experts(JsonReader& reader) {
   return present(reader, "num_local_experts") && !active(reader, "num_local_experts");
 }
 
-const Family& nearest_family(JsonReader& reader) {
+const Family& nearest_family(JsonReader& reader, std::string_view type) {
   const bool dense = has_no_experts(reader);
   for (const Nearest& nearest : kNearest) {
     if (dense && nearest.keys[0].find("experts") != std::string_view::npos) continue;
     if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return family_named(nearest.model_type);
   }
-  return family_named("llama");
+  return family_named(type.starts_with("qwen2") ? "qwen2" : "llama");
 }
 
 // Keys that make another model of a file than its other keys tell, unless their value is nothing.
@@ -111,6 +113,10 @@ constexpr Foreign kForeign[] = {
     {"num_kv_shared_layers", "layers that share keys and values"},
     {"global_head_dim", "layers with heads of different sizes"},
     {"block_configs", "layers of different sizes"},
+    {"attention_other_setting", "layers of different sizes"},
+    {"swa_num_key_value_heads", "layers of different sizes"},
+    {"num_key_value_heads_per_layer", "layers of different sizes"},
+    {"conv_dim", "convolutions before the layers"},
     {"hidden_size_per_layer_input", "an embedding for each layer"},
     {"altup_num_inputs", "several hidden states for each token"},
     {"hc_mult", "several hidden states for each token"},
@@ -140,8 +146,13 @@ bool note_foreign(JsonReader& reader) {
                 "a stack of layers of attention and MLP");
     return true;
   }
-  if (reader.json("ffn_config", Presence::kOptional).find("experts") != std::string::npos) {
+  const bool is_dbrx = present(reader, "model_type") && reader.text("model_type") == "dbrx";
+  if (!is_dbrx && reader.json("ffn_config", Presence::kOptional).find("experts") != std::string::npos) {
     reader.note("ffn_config", "experts in an object of their own cannot be read", "keys of experts beside all others");
+    return true;
+  }
+  if (present(reader, "num_hidden_groups")) {  // AlbertConfig: 1 if all layers have the same weights
+    reader.note("num_hidden_groups", "layers that share weights cannot be forecast", "a file without this key");
     return true;
   }
   // MiniMax-01: 0 is a layer of linear attention.
@@ -163,7 +174,23 @@ void refuse_unread_experts(JsonReader& reader, const Model& model) {
   }
 }
 
-void read_text_model(JsonReader& reader, const std::string& outer_type, Model& model) {
+// What of a file, or of the part of it that is read, changes nothing here.
+void warn_of_left_out(JsonReader& reader, Model& model) {
+  constexpr std::pair<std::string_view, std::string_view> kUnused[] = {
+      {"quantization_config", "training/dtype is the format of products"},
+      {"index_topk", "attention is that of all tokens"},
+  };
+  for (const auto& [key, instead] : kUnused) {
+    if (!present(reader, key)) continue;
+    std::string warning = fmt::format("\"{}\" is left out: {}", key, instead);
+    if (std::find(model.warnings.begin(), model.warnings.end(), warning) == model.warnings.end()) {
+      model.warnings.push_back(std::move(warning));
+    }
+  }
+}
+
+// `outer_type`: of the file of which this is a part, or that this is.
+void read_text_model(JsonReader& reader, const std::string& outer_type, bool nested, Model& model) {
   reader.accept_unknown_keys();
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
@@ -175,13 +202,23 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, Model& m
   const auto named =
       std::find_if(families().begin(), families().end(), [&](const Family& each) { return each.model_type == type; });
   const bool known = named != families().end();
-  const Family* const family = known ? &*named : &nearest_family(reader);
+  if (type.starts_with("clip") || type.starts_with("siglip")) {
+    return reader.note("model_type", fmt::format("\"{}\" is no language model", shortened(type)),
+                       "a type of configs/README.md");
+  }
+  const Family* const family = known ? &*named : &nearest_family(reader, type);
   const std::size_t errors_before = reader.error_count();
   model.family = std::string(known ? type : family->model_type);
-  model.vocabulary = size(reader, *family, {"vocab_size"});
   Family as_read = *family;
+  as_read.sparse = nested && known;
+  as_read.windowed = !type.starts_with("qwen");
+  model.vocabulary = size(reader, as_read, {"vocab_size"});
   const std::string activation = activation_of(reader, *family);
-  if (!known) as_read.attention_gate = false;
+  if (!known) {
+    // Of what a class does without saying so, another one has what its keys ask for.
+    as_read.attention_gate = false;
+    if (!as_read.delta) as_read.rotary = 1, as_read.qk_norm = QueryKeyNorm::kNone;
+  }
   if (type.find("gemma") != std::string::npos) as_read.tied = true;
   if (!known && has_no_gate(activation)) as_read.gated = false;
   family->read(reader, as_read, model);
@@ -247,18 +284,22 @@ Model read_hugging_face(JsonReader& reader) {
   model.name = reader.text("_name_or_path", Presence::kOptional);
   const std::string type = reader.text("model_type", Presence::kOptional);
   // Multimodal models keep their language model under a key of its own.
+  const auto read_part = [&](JsonReader& part) {
+    read_text_model(part, type, true, model);
+    warn_of_left_out(part, model);
+  };
   const std::string_view inner = first_of(reader, {"llm_config", "language_config", "thinker_config", "text_config"});
-  if (present(reader, inner) && !present(reader, "hidden_size")) {
+  if (present(reader, inner) && !present(reader, "num_hidden_layers")) {
     reader.object(inner, [&](JsonReader& text) {
       constexpr std::string_view kText = "text_config";
-      if (inner == kText || !present(text, kText)) return read_text_model(text, type, model);
+      if (inner == kText || !present(text, kText)) return read_part(text);
       text.accept_unknown_keys();
-      text.object(kText, [&](JsonReader& deeper) { read_text_model(deeper, type, model); });
+      text.object(kText, read_part);
     });
     model.tied_embeddings = reader.boolean("tie_word_embeddings", model.tied_embeddings);
     model.warnings.push_back(fmt::format("only \"{}\" is read: encoders of images and sound are left out", inner));
   } else {
-    read_text_model(reader, type, model);
+    read_text_model(reader, type, false, model);
     const std::string_view encoder = first_of(reader, {"vision_config", "audio_config"});
     if (present(reader, encoder)) {
       model.warnings.push_back(
@@ -266,12 +307,7 @@ Model read_hugging_face(JsonReader& reader) {
     }
   }
   read_classifier(reader, model);
-  if (present(reader, "quantization_config")) {
-    model.warnings.emplace_back("\"quantization_config\" is left out: training/dtype is the format of products");
-  }
-  if (present(reader, "index_topk")) {
-    model.warnings.emplace_back("\"index_topk\" is left out: attention is that of all tokens");
-  }
+  warn_of_left_out(reader, model);
   model.longest_sequence = model.sequence > kLongSequence;
   if (model.head_dim == 0 && model.heads > 0) {
     if (model.hidden % model.heads != 0) {

@@ -33,6 +33,9 @@ struct Family {
   bool sinks = false;
   bool delta = false;           // the gated delta rule in most layers
   bool attention_gate = false;  // attention's outputs have a gate
+  // Of one file.
+  bool windowed = true;  // a window in the file is used, unless the file says otherwise
+  bool sparse = false;   // the file is a part of another one, which may leave out what the class has anyway
 };
 
 // All that are known (hugging_face_families.cc).
@@ -43,7 +46,8 @@ bool present(const JsonReader& reader, std::string_view key);
 bool active(JsonReader& reader, std::string_view key);
 // The first of `keys` that is there. Without any, the last is reported as missing.
 std::string_view first_of(const JsonReader& reader, Keys keys);
-// A number from 1, under any of its names; the class's own where the file leaves it out.
+// A number from 1, under any of its names; the class's own where the file leaves it out. A list of one number for each
+// layer is that number, if all are equal.
 std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most = kMostSize);
 
 // The activation function's name in the file, or the family's.

@@ -16,25 +16,63 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1'000'000'000;
 
-// What a class takes for keys that published files leave out.
+// What a class takes for keys that published files leave out. `nested`: only in a part of another file (LLaVA's and
+// Pixtral's "text_config"); a file of its own that lacks such a key is a mistake.
 struct Default {
   std::string_view model_type, key;
   std::int64_t value;
+  bool nested = false;
 };
 constexpr Default kDefaults[] = {
+    {"llama", "hidden_size", 4096, true},
+    {"llama", "intermediate_size", 11008, true},
+    {"llama", "num_hidden_layers", 32, true},
+    {"llama", "num_attention_heads", 32, true},
+    {"llama", "vocab_size", 32000, true},
+    {"mistral", "hidden_size", 4096, true},
+    {"mistral", "intermediate_size", 14336, true},
+    {"mistral", "num_hidden_layers", 32, true},
+    {"mistral", "num_attention_heads", 32, true},
+    {"mistral", "vocab_size", 32000, true},
+    {"mistral", "num_key_value_heads", 8},
+    {"mixtral", "num_key_value_heads", 8},
+    {"mixtral", "num_local_experts", 8},
+    {"mixtral", "num_experts_per_tok", 2},
+    {"gemma", "head_dim", 256},
+    {"gemma", "max_position_embeddings", 8192},
     {"gemma2", "head_dim", 256},
+    {"gemma2", "num_key_value_heads", 4},
+    {"gemma2", "max_position_embeddings", 8192},
     {"gemma3_text", "num_attention_heads", 8},
     {"gemma3_text", "num_key_value_heads", 4},
     {"gemma3_text", "head_dim", 256},
     {"gemma3_text", "vocab_size", 262208},
     {"gemma3_text", "max_position_embeddings", 131072},
-    {"mixtral", "num_local_experts", 8},
-    {"mixtral", "num_experts_per_tok", 2},
+    {"minicpm3", "v_head_dim", 64},
     {"qwen3", "head_dim", 128},
+    {"qwen3_moe", "num_key_value_heads", 4},
     {"gpt_oss", "num_experts_per_tok", 4},
     {"deepseek_v3", "n_group", 8},
     {"deepseek_v3", "topk_group", 4},
 };
+
+const Default* default_of(const Family& family, std::string_view key) {
+  const auto* const found = std::find_if(std::begin(kDefaults), std::end(kDefaults), [&](const Default& known) {
+    return known.model_type == family.model_type && known.key == key && (!known.nested || family.sparse);
+  });
+  return found == std::end(kDefaults) ? nullptr : found;
+}
+
+// A list of one number for each layer is that number, if all are equal.
+std::int64_t integer(JsonReader& reader, std::string_view key, std::int64_t least, std::int64_t most) {
+  if (!reader.json(key, Presence::kOptional).starts_with('[')) return reader.integer(key, least, most);
+  const std::vector<std::int64_t> values = reader.integers(key, least, most);
+  if (values.empty()) return least;
+  if (std::any_of(values.begin(), values.end(), [&](std::int64_t value) { return value != values.front(); })) {
+    reader.note(std::string(key), "layers of different sizes cannot be forecast", "a number, or equal numbers");
+  }
+  return values.front();
+}
 
 }  // namespace
 
@@ -54,10 +92,8 @@ std::string_view first_of(const JsonReader& reader, Keys keys) {
 
 std::int64_t size(JsonReader& reader, const Family& family, Keys keys, std::int64_t most) {
   const std::string_view key = first_of(reader, keys);
-  for (const Default& known : kDefaults) {
-    if (known.model_type == family.model_type && known.key == key && !present(reader, key)) return known.value;
-  }
-  return reader.integer(key, 1, most);
+  if (const Default* known = default_of(family, key); known != nullptr && !present(reader, key)) return known->value;
+  return integer(reader, key, 1, most);
 }
 
 bool has_no_gate(std::string_view name) { return name == "relu2" || name == "squared_relu" || name == "xielu"; }
@@ -74,10 +110,8 @@ namespace {
 std::int64_t size_or(JsonReader& reader, const Family& family, Keys keys, std::int64_t fallback,
                      std::int64_t most = kMostSize) {
   const std::string_view key = first_of(reader, keys);
-  const bool has_default = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const Default& known) {
-    return known.model_type == family.model_type && known.key == key;
-  });
-  return present(reader, key) || has_default ? size(reader, family, keys, most) : fallback;
+  const bool told = present(reader, key) || default_of(family, key) != nullptr;
+  return told ? size(reader, family, keys, most) : fallback;
 }
 
 bool is_activation(std::string_view name) {
@@ -151,6 +185,9 @@ void read_bert(JsonReader& reader, const Family& family, Model& model) {
   model.dropout = reader.number("hidden_dropout_prob", 0, 1, Presence::kOptional, 0.1) > 0;
   model.embedding_norm = true;
   model.bidirectional = !reader.boolean("is_decoder", false);
+  if (reader.integer("embedding_size", 1, kMostSize, Presence::kOptional, model.hidden) != model.hidden) {
+    model.warnings.emplace_back("\"embedding_size\" is left out: embeddings are as wide as layers");
+  }
 }
 
 // bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.
@@ -209,6 +246,51 @@ void read_gpt_neox(JsonReader& reader, const Family& family, Model& model) {
   model.tied_embeddings = reader.boolean("tie_word_embeddings", false);
 }
 
+// dbrx: DbrxConfig. Attention and experts have objects of their own.
+void read_dbrx(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  share_hidden(model);
+  model.sequence = size_or(reader, family, {"max_seq_len"}, 2048, kMostTokens);
+  model.position = PositionKind::kRotary;
+  model.bias = false;
+  model.gated_mlp = true;
+  model.activation = Activation::kSwiglu;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", false);
+  reader.object("attn_config", [&](JsonReader& attention) {
+    attention.accept_unknown_keys();
+    attention.treat_null_as_missing();
+    model.kv_heads = attention.integer("kv_n_heads", 1, kMostSize, Presence::kOptional, 1);
+  });
+  reader.object("ffn_config", [&](JsonReader& ffn) {
+    ffn.accept_unknown_keys();
+    ffn.treat_null_as_missing();
+    Experts moe;
+    moe.experts = ffn.integer("moe_num_experts", 1, kMostSize, Presence::kOptional, 4);
+    moe.top_k = ffn.integer("moe_top_k", 1, kMostSize, Presence::kOptional, 1);
+    moe.expert_ffn = model.ffn = ffn.integer("ffn_hidden_size", 1, kMostSize, Presence::kOptional, 3584);
+    model.moe = moe;
+  });
+}
+
+// modernbert: ModernBertConfig. Every third layer sees all tokens, beginning with the first one.
+void read_modernbert(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model);
+  model.ffn = size(reader, family, {"intermediate_size"});
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 8192, kMostTokens);
+  model.position = PositionKind::kRotary;
+  model.embedding_norm = true;
+  model.bidirectional = true;
+  model.bias = reader.boolean("attention_bias", false);
+  model.gated_mlp = true;
+  model.activation = Activation::kGeglu;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
+  model.sliding_window = reader.integer("local_attention", 0, kMostTokens, Presence::kOptional, 128);
+  const std::int64_t every = reader.integer("global_attn_every_n_layers", 1, kMostSize, Presence::kOptional, 3);
+  std::vector<bool> full(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+  for (std::size_t i = 0; i < full.size(); i += static_cast<std::size_t>(every)) full[i] = true;
+  model.full_attention_layers = LayerSet::of(full);
+}
+
 // falcon: FalconConfig.
 void read_falcon(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
@@ -257,13 +339,28 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
     return {};
   }
   for (std::size_t i = 0; i < full.size(); ++i) {
-    full[i] = types[i] == "full_attention" || types[i] == "attention";
+    // DeepSeek's sparse attention chooses among all tokens ("index_topk").
+    full[i] = types[i] == "full_attention" || types[i] == "attention" || types[i] == "deepseek_sparse_attention";
     if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
                 fmt::format("\"full_attention\" or \"{}\"", fmt::join(other, "\" or \"")));
     return {};
   }
+  return LayerSet::of(full);
+}
+
+// Which layers see all tokens: every k-th, or those with a G in a text that repeats ("LLLG").
+LayerSet read_pattern(JsonReader& reader, std::string_view key, const Model& model) {
+  if (!reader.is_text(key)) return {.every = reader.integer(key, 1, kMostSize), .listed = {}};
+  const std::string letters = reader.text(key);
+  if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos) {
+    reader.note(std::string(key), fmt::format("\"{}\" is no pattern of layers", shortened(letters)),
+                "a number, or L (a window) and G (all tokens) for each layer that repeats");
+    return {};
+  }
+  std::vector<bool> full = none_of_layers(model);
+  for (std::size_t i = 0; i < full.size(); ++i) full[i] = letters[i % letters.size()] == 'G';
   return LayerSet::of(full);
 }
 
@@ -283,8 +380,11 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
       has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
   model.chunked_attention = present(reader, "attention_chunk_size");
   const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
-  const bool windowed = reader.boolean("use_sliding_window", !family.model_type.starts_with("qwen"));
-  if (!windowed || !present(reader, window)) return;
+  if (!reader.boolean("use_sliding_window", family.windowed) || !present(reader, window)) {
+    // The layers without a window have no positions only beside others that have one.
+    if (!present(reader, "no_rope_layers")) model.no_rotary_layers = {};
+    return;
+  }
   model.sliding_window = reader.integer(window, 0, kMostTokens);
   if (has_types) {
     model.full_attention_layers = full;
@@ -297,7 +397,7 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
     model.full_attention_layers = LayerSet::of(bottom);
   } else if (const std::string_view pattern = first_of(reader, {"_sliding_window_pattern", "sliding_window_pattern"});
              present(reader, pattern)) {
-    model.full_attention_layers = {.every = reader.integer(pattern, 1, kMostSize), .listed = {}};
+    model.full_attention_layers = read_pattern(reader, pattern, model);
   } else {
     model.full_attention_layers.every = family.full_every;
   }
@@ -332,13 +432,13 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
   return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
 }
 
-void read_latent_attention(JsonReader& reader, Model& model) {
+void read_latent_attention(JsonReader& reader, const Family& family, Model& model) {
   LatentAttention mla;
   mla.q_rank = reader.integer("q_lora_rank", 0, kMostSize, Presence::kOptional, 0);
   mla.kv_rank = reader.integer("kv_lora_rank", 1, kMostSize);
   mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMostSize);
   mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMostSize);
-  mla.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
+  mla.v_head_dim = size(reader, family, {"v_head_dim"});
   model.mla = mla;
   model.qkv_bias = false;
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
@@ -364,17 +464,19 @@ void read_delta_net(JsonReader& reader, Model& model) {
 void read_experts(JsonReader& reader, const Family& family, Model& model) {
   Experts moe;
   moe.experts = size(reader, family, {"n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts"});
-  moe.top_k = size(reader, family, {"experts_per_token", "moe_k", "num_experts_per_tok"});
+  moe.top_k =
+      size(reader, family,
+           {"experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_tok"});
   moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
-  model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
+  model.ffn = size_or(reader, family, {"intermediate_size_mlp", "dense_intermediate_size"}, model.ffn);
   const std::string_view width = first_of(reader, {"shared_expert_intermediate_size", "shared_intermediate_size",
                                                    "share_expert_dim", "moe_shared_expert_intermediate_size"});
   // Of files that give a width alone; of width 0 there is none.
   const bool has_width = present(reader, width) && reader.integer(width, 0, kMostSize) > 0;
   const std::int64_t fallback = family.shared_expert || has_width ? 1 : 0;
-  moe.shared_experts = reader.integer(
-      first_of(reader, {"num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "n_shared_experts"}), 0,
-      kMostSize, Presence::kOptional, fallback);
+  const std::string_view shared =
+      first_of(reader, {"num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "n_shared_experts"});
+  moe.shared_experts = present(reader, shared) ? integer(reader, shared, 0, kMostSize) : fallback;
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
   moe.shared_gate = present(reader, "shared_expert_intermediate_size");
   // An MLP for all tokens beside the experts: of the layers' width (Grok-2), or as wide as the hidden states (Arctic).
@@ -396,6 +498,13 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     const std::vector<std::string> types = reader.texts("mlp_layer_types");
     std::vector<bool> member = none_of_layers(model);
     for (std::size_t i = 0; i < std::min(member.size(), types.size()); ++i) member[i] = types[i] == "sparse";
+    moe.layers = LayerSet::of(member);
+    moe.first_dense_layers = 0;
+  } else if (reader.json("moe_layer_freq", Presence::kOptional).starts_with('[')) {
+    // 1 is a layer with experts.
+    std::vector<bool> member = none_of_layers(model);
+    const std::vector<double> flags = reader.numbers("moe_layer_freq", 0, 1);
+    for (std::size_t i = 0; i < std::min(member.size(), flags.size()); ++i) member[i] = flags[i] == 1;
     moe.layers = LayerSet::of(member);
     moe.first_dense_layers = 0;
   } else if (present(reader, "moe_layers")) {
@@ -437,13 +546,15 @@ std::string pattern_of_blocks(JsonReader& reader) {
 
 void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
-  model.kv_heads = size_or(reader, family, {"num_kv_heads", "num_key_value_heads"}, model.heads);
+  model.kv_heads =
+      size_or(reader, family, {"num_kv_heads", "num_attention_groups", "num_key_value_heads"}, model.heads);
   model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"}, 0);
   const bool latent = present(reader, "kv_lora_rank");
   if (model.head_dim == 0) share_hidden(model, latent);
   // Files without a dense layer may have no width of one.
   const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
-  model.ffn = reader.integer(all_experts ? "moe_intermediate_size" : "intermediate_size", 1, kMostSize);
+  model.ffn =
+      all_experts ? size(reader, family, {"moe_intermediate_size"}) : size(reader, family, {"intermediate_size"});
   model.sequence = read_sequence(reader, family);
   const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
@@ -461,7 +572,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.position = PositionKind::kRotary;
   model.bias = reader.boolean("use_bias", family.bias);
   model.qkv_bias = reader.boolean(first_of(reader, {"attention_bias", "use_qkv_bias", "qkv_bias"}), family.qkv_bias);
-  if (reader.boolean("use_qk_norm", family.qk_norm != QueryKeyNorm::kNone)) {
+  const std::string_view norms = first_of(reader, {"qk_norm", "qk_layernorm", "use_qk_norm"});
+  const bool is_flag = reader.is_boolean(norms) || norms == "use_qk_norm";
+  if (is_flag ? reader.boolean(norms, family.qk_norm != QueryKeyNorm::kNone) : family.qk_norm != QueryKeyNorm::kNone) {
     model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
   }
   double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
@@ -484,7 +597,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.prediction_layers =
       reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_mtp_modules", "num_nextn_predict_layers"}), 0,
                      1'000, Presence::kOptional, 0);
-  if (latent) read_latent_attention(reader, model);
+  if (latent) read_latent_attention(reader, family, model);
 }
 
 void read_moe(JsonReader& reader, const Family& family, Model& model) {
@@ -492,7 +605,7 @@ void read_moe(JsonReader& reader, const Family& family, Model& model) {
   read_experts(reader, family, model);
 }
 
-// qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP).
+// qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP). So has molmo's.
 void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
   model.ffn /= 2;
@@ -527,6 +640,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "mpt", .read = read_mpt},
     {.model_type = "gpt_neox", .read = read_gpt_neox},
     {.model_type = "falcon", .read = read_falcon},
+    {.model_type = "dbrx", .read = read_dbrx},
+    {.model_type = "modernbert", .read = read_modernbert},
     {.model_type = "llama", .read = read_decoder},
     {.model_type = "llama4_text",
      .read = read_moe,
@@ -538,6 +653,29 @@ constexpr Family kFamilies[] = {
     {.model_type = "ministral", .read = read_decoder},
     {.model_type = "mixtral", .read = read_moe},
     {.model_type = "bitnet", .read = read_decoder, .tied = true},
+    {.model_type = "minicpm", .read = read_decoder, .tied = true},
+    {.model_type = "minicpm3", .read = read_decoder, .tied = true},
+    {.model_type = "molmo", .read = read_qwen},
+    {.model_type = "apertus", .read = read_decoder, .gated = false, .activation = "xielu", .qk_norm = kHead},
+    {.model_type = "exaone4",
+     .read = read_decoder,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kPost,
+     .full_every = 4,
+     .full_is_unrotated = true},
+    {.model_type = "exaone_moe",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kPost,
+     .full_every = 4,
+     .full_is_unrotated = true},
+    {.model_type = "afmoe",
+     .read = read_moe,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 4,
+     .full_is_unrotated = true,
+     .attention_gate = true},
     {.model_type = "qwen", .read = read_qwen, .qkv_bias = true},
     {.model_type = "qwen2", .read = read_decoder, .qkv_bias = true},
     {.model_type = "qwen2_vl", .read = read_decoder, .qkv_bias = true},
@@ -594,6 +732,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "glm", .read = read_decoder, .qkv_bias = true, .rotary = 0.5},
     {.model_type = "glm4", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
     {.model_type = "glm4_moe", .read = read_moe, .rotary = 0.5},
+    {.model_type = "deepseek", .read = read_moe},
+    {.model_type = "dots1", .read = read_moe, .qk_norm = kHead},
     {.model_type = "deepseek_v2", .read = read_moe},
     {.model_type = "deepseek_v3", .read = read_moe},
     {.model_type = "kimi_k2", .read = read_moe},

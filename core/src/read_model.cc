@@ -52,10 +52,42 @@ void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonRead
   }
 }
 
+// `json` with null in place of the infinite numbers that Python's json writes; every other byte keeps its place.
+std::string without_infinite_numbers(std::string_view json) {
+  std::string text(json);
+  constexpr std::pair<std::string_view, std::string_view> kInfinite[] = {
+      {"-Infinity", "null     "}, {"Infinity", "null    "}, {"NaN", "\"\" "}};
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && quoted) {
+      ++i;
+    } else if (text[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      for (const auto& [name, instead] : kInfinite) {
+        if (text.compare(i, name.size(), name) != 0) continue;
+        text.replace(i, name.size(), instead);
+        i += name.size() - 1;
+        break;
+      }
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<Model> read_model(std::string_view json, const std::string& where) {
-  NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
+  auto parsed = parse_json(json, where);
+  if (!parsed) {
+    // Python writes infinite numbers, which are no JSON, into configurations of Hugging Face.
+    const std::string finite = without_infinite_numbers(json);
+    if (finite == json) return tl::unexpected(parsed.error());
+    NS_TRY(auto again, parse_json(finite, where));
+    if (!is_hugging_face(again)) return tl::unexpected(parsed.error());
+    parsed = std::move(again);
+  }
+  const nlohmann::ordered_json& root = *parsed;
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
   Model model;
@@ -67,7 +99,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
                                                                    : path.stem().string();
     }
     if (model.name.empty()) model.name = model.id;
-    note_shape(model, root, reader);
+    if (errors.empty()) note_shape(model, root, reader);
     if (!errors.empty()) return fail(join(std::move(errors)));
     return model;
   }

@@ -163,6 +163,36 @@ const Published kPublished[] = {
     {R"({"model_type": "apertus", "hidden_act": "xielu", "hidden_size": 8192, "intermediate_size": 43008,
          "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 80, "vocab_size": 131072})",
      70.6e9},
+    // Experts in an object of their own; in lists of equal numbers; in layers that a list of 0 and 1 names.
+    {R"({"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
+         "vocab_size": 100352, "attn_config": {"kv_n_heads": 8, "clip_qkv": 8},
+         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}})",
+     132e9, 5e-3},
+    {R"({"model_type": "hunyuan_v1_moe", "hidden_size": 4096, "intermediate_size": 3072, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "attention_head_dim": 128, "num_hidden_layers": 32, "num_experts": 64,
+         "moe_topk": [8, 8], "moe_intermediate_size": [3072, 3072], "num_shared_expert": [1, 1], "use_qk_norm": true,
+         "tie_word_embeddings": true, "vocab_size": 128167})",
+     80.4e9},
+    {R"({"model_type": "afmoe", "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
+         "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 32, "num_experts": 128,
+         "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1, "num_dense_layers": 2,
+         "sliding_window": 2048, "tie_word_embeddings": false, "vocab_size": 200192})",
+     26.1e9},
+    // Weights that no key tells: logits of the embedding's table (MiniCPM), halves of the MLP (Molmo).
+    {R"({"model_type": "minicpm", "hidden_size": 2304, "intermediate_size": 5760, "num_attention_heads": 36,
+         "num_hidden_layers": 40, "vocab_size": 122753})",
+     2.72e9},
+    {R"({"model_type": "minicpm3", "hidden_size": 2560, "intermediate_size": 6400, "num_attention_heads": 40,
+         "num_hidden_layers": 62, "q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+         "qk_rope_head_dim": 32, "vocab_size": 73448})",
+     4.07e9},
+    {R"({"model_type": "molmo", "hidden_size": 3584, "intermediate_size": 37888, "num_attention_heads": 28,
+         "num_key_value_heads": 4, "num_hidden_layers": 28, "qkv_bias": true, "vocab_size": 152064,
+         "embedding_size": 152064, "tie_word_embeddings": false})",
+     7.616e9},
+    {R"({"model_type": "modernbert", "hidden_size": 768, "intermediate_size": 1152, "num_attention_heads": 12,
+         "num_hidden_layers": 22, "vocab_size": 50368})",
+     0.149e9},
     {R"({"model_type": "minimax_m2", "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072,
          "intermediate_size": 1536, "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
          "num_key_value_heads": 8, "num_local_experts": 256, "shared_intermediate_size": 0, "vocab_size": 200064})",
@@ -316,6 +346,76 @@ TEST(HuggingFace, NestedLanguageModelIsReadAlone) {
   EXPECT_EQ(llama->full_attention_layers, maverick.full_attention_layers);
   EXPECT_EQ(llama->no_rotary_layers, maverick.no_rotary_layers);
   EXPECT_EQ(model_parameters(*llama).total(), model_parameters(maverick).total());
+}
+
+// LLaVA's file tells of its Llama the vocabulary alone; InternVL's has a hidden size of its own beside its Qwen.
+TEST(HuggingFace, NestedLanguageModelsHaveTheSizesOfTheirClass) {
+  const std::string sparse = R"({"model_type": "llama", "vocab_size": 32064})";
+  const auto llava = read(R"({"model_type": "llava", "vision_config": {}, "text_config": )" + sparse + "}");
+  ASSERT_TRUE(llava) << to_text(llava.error());
+  EXPECT_NEAR(model_parameters(*llava).total() / 6.74e9, 1, 3e-3);
+  EXPECT_THAT(to_text(read(sparse).error()), HasSubstr("key \"num_hidden_layers\" is missing"));
+  const auto mistral = read(R"({"model_type": "llava", "text_config": {"model_type": "mistral",
+      "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 32064}})");
+  ASSERT_TRUE(mistral) << to_text(mistral.error());
+  EXPECT_NEAR(model_parameters(*mistral).total() / 7.24e9, 1, 3e-3);
+  const auto intern = read(R"({"model_type": "internvl_chat", "hidden_size": 896, "llm_config": {"model_type": "qwen2",
+      "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2,
+      "num_hidden_layers": 24, "vocab_size": 151674, "quantization_config": {}, "index_topk": 8}})");
+  ASSERT_TRUE(intern) << to_text(intern.error());
+  EXPECT_TRUE(intern->qkv_bias);
+  EXPECT_THAT(intern->warnings, ::testing::Contains(HasSubstr("\"quantization_config\" is left out")));
+  EXPECT_THAT(intern->warnings, ::testing::Contains(HasSubstr("\"index_topk\" is left out")));
+}
+
+// What stands in a file of a type that no row names counts, and not what the nearest class does besides.
+TEST(HuggingFace, AnUnknownTypeHasTheWindowsOfItsFileAndNoHiddenNorms) {
+  const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16,
+      "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 8, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 32, "sliding_window": 32, "layer_types": ["sliding_attention", "sliding_attention",
+      "sliding_attention", "full_attention"])";
+  const Model own = *read(R"({"model_type": "a_new_moe", )" + body + "}");
+  EXPECT_EQ(own.family, "qwen3_moe");
+  EXPECT_EQ(own.sliding_window, 32);
+  EXPECT_EQ(own.full_attention_layers.every, 4);
+  EXPECT_EQ(own.qk_norm, QueryKeyNorm::kNone);
+  EXPECT_EQ(read(R"({"model_type": "a_new_moe", "qk_norm": true, )" + body + "}")->qk_norm, QueryKeyNorm::kHead);
+  const Model qwen = *read(R"({"model_type": "qwen3_moe", )" + body + "}");
+  EXPECT_EQ(qwen.sliding_window, 0) << "use_sliding_window is false where Qwen's files leave it out";
+  EXPECT_EQ(qwen.qk_norm, QueryKeyNorm::kHead);
+  const Model half =
+      *read(R"({"model_type": "a_new_glm", "n_routed_experts": 8, "first_k_dense_replace": 1, )" + body + "}");
+  EXPECT_EQ(half.family, "glm4_moe");
+  EXPECT_EQ(half.rotary_dim, 0);
+}
+
+// EXAONE 4 names its layers by letters; without a window all have positions.
+TEST(HuggingFace, LettersNameTheLayersWithAWindow) {
+  const auto exaone = [](const std::string& more) {
+    return read(R"({"model_type": "exaone4", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+        "num_hidden_layers": 8, "vocab_size": 100, )" +
+                more + "}");
+  };
+  const Model windowed = *exaone(R"("sliding_window": 32, "sliding_window_pattern": "LLLG")");
+  EXPECT_EQ(windowed.full_attention_layers.every, 4);
+  EXPECT_EQ(windowed.no_rotary_layers.every, 4);
+  const Model whole = *exaone(R"("sliding_window": null)");
+  EXPECT_EQ(whole.no_rotary_layers, LayerSet());
+  EXPECT_THAT(to_text(exaone(R"("sliding_window": 32, "sliding_window_pattern": "LX")").error()),
+              HasSubstr("\"LX\" is no pattern of layers; expected a number, or L"));
+}
+
+// Python's json writes them, and no JSON parser takes them: Nemotron-H's "time_step_limit".
+TEST(HuggingFace, InfiniteNumbersAreReadAsMissing) {
+  const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+      "num_hidden_layers": 8, "vocab_size": 100)";
+  const auto model =
+      read(R"({"model_type": "llama", "a": [0.0, Infinity, -Infinity, NaN], "_name_or_path": "NaN", )" + body + "}");
+  ASSERT_TRUE(model) << to_text(model.error());
+  EXPECT_EQ(model->name, "NaN");
+  const std::string mistake = R"({"model_type": "llama", "a": Infinity,} )";
+  EXPECT_THAT(to_text(read(mistake).error()), HasSubstr("config.json:1:39: this is not JSON"));
+  EXPECT_FALSE(read(R"({"schema": "ns-dist/model/1", "id": NaN})"));
 }
 
 TEST(HuggingFace, GroupsLimitTheExpertsOfAToken) {
@@ -474,7 +574,9 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
   // Keys that make another model, also of known types; a value that says that there is none makes nothing.
   for (const char* more :
        {R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])", R"("attn_type_list": [1, 0])",
-        R"("ffn_config": {"moe_num_experts": 16})", R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])"}) {
+        R"("ffn_config": {"moe_num_experts": 16})", R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])",
+        R"("num_hidden_groups": 1)", R"("attention_other_setting": {"num_attention_heads": 96})",
+        R"("swa_num_key_value_heads": 8)", R"("conv_dim": [512, 512])"}) {
     const auto refused = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, more));
     ASSERT_FALSE(refused) << more;
     EXPECT_THAT(to_text(refused.error()), HasSubstr("cannot be")) << more;
