@@ -343,7 +343,7 @@ int calibrate_command(int argc, const char* const* argv) {
   app.add_option("--gpu", request.gpu, "or the GPU, for its usual cluster: ns-dist list gpus, or JSON")
       ->type_name("ID|FILE");
   app.add_option("--collectives", request.collectives,
-                 "columns collective, ranks, bytes, latency_ms; optional gpus_per_node, dtype")
+                 "columns collective, ranks, bytes, latency_ms; optional gpus_per_node (all ranks), dtype")
       ->type_name("CSV");
   app.add_option("--kernels", request.kernels,
                  "or columns op, dtype, the operator's dimensions and latency_ms, as ns-dist kernels reads them")

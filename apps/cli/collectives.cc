@@ -126,9 +126,9 @@ int collectives_command(int argc, const char* const* argv) {
       "collectives"};
   set_up(app);
   CollectivesRequest request;
-  app.add_option(
-         "--input", request.input,
-         "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node, dtype, imbalance, latency_ms")
+  app.add_option("--input", request.input,
+                 "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node (all ranks), dtype, "
+                 "imbalance, latency_ms")
       ->type_name("CSV");
   app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");

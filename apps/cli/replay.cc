@@ -303,7 +303,9 @@ int replay_command(int argc, const char* const* argv) {
   const char* back = "What comes back";
   app.add_flag("--json", request.json, "print one JSON object")->group(back);
   app.add_option("--trace", request.trace, "write the timeline for ui.perfetto.dev")->type_name("FILE")->group(back);
-  app.add_option("--csv", request.csv, "write the timeline, one line a node")->type_name("FILE")->group(back);
+  app.add_option("--csv", request.csv, "write the timeline, one line for each node of the traces")
+      ->type_name("FILE")
+      ->group(back);
   const char* own = "As ASTRA-Sim's command line; its output lines come back";
   app.add_option("--workload-configuration", request.workload, "the prefix of the traces")
       ->type_name("PREFIX")

@@ -328,7 +328,9 @@ struct Job {
 std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
 
 void add_search_flags(CLI::App& app, SearchFlags& flags) {
-  app.add_option("--gpus", flags.gpus, "size of the cluster; 256..16384: each twice the one before")
+  app.add_option(
+         "--gpus", flags.gpus,
+         "size of the cluster, needed without --nodes, --deadline and --budget; 256..16384: each twice the one before")
       ->type_name("LIST")
       ->group(kWhatIsSearched);
   app.add_option("--within", flags.within, "other answers are at most so much slower than the fastest [10]")
@@ -361,7 +363,7 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
   option("--gpu-time-between-failures", flags.gpu_failures, "TIME",
          "of one GPU alone" + in_hours(kGpuAloneTimeBetweenFailures));
   option("--node-time-between-failures", flags.node_failures, "TIME",
-         "of one node without its GPUs" + in_hours(kNodeTimeBetweenFailures));
+         "of one host of up to 8 GPUs, without these" + in_hours(kNodeTimeBetweenFailures));
   option("--network-time-between-failures", flags.network_failures, "TIME",
          "of the switches and cables that serve one GPU" + in_hours(kNetworkTimeBetweenFailures));
   app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
@@ -378,19 +380,21 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
          "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]");
   option("--spare-nodes", flags.spares, "N",
          "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
-  option("--gpu-spread", flags.spread, "PERCENT",
-         fmt::format("standard deviation of the GPUs' speeds: all wait for the slowest [{:g}, of products alone]",
-                     100 * TrainingConstants().deviation));
+  option(
+      "--gpu-spread", flags.spread, "PERCENT",
+      fmt::format(
+          "standard deviation of the GPUs' speeds: all wait for the slowest [{:g} %, and only products become slower]",
+          100 * TrainingConstants().deviation));
   app.add_flag("--json", flags.json, "print one JSON object")->group(kAnswer);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(kAnswer);
-  app.add_option("--report", flags.page, "write one HTML page for a meeting: situations, step against memory")
+  app.add_option("--report", flags.page, "write one HTML page for a meeting, with a chart of step time against memory")
       ->type_name("FILE")
       ->group(kAnswer);
   app.add_option("--sweep", flags.sweep, "forecast every combination of a file's values, a line each")
       ->type_name("FILE")
       ->group("A table instead of a search");
   app.add_option("--output", flags.output,
-                 "of a sweep: JSON lines, or a CSV where the name ends in .csv; a file that is there goes on")
+                 "of a sweep: JSON lines, or a CSV where the name ends in .csv; an existing file is continued")
       ->type_name("FILE")
       ->group("A table instead of a search");
   app.add_flag("--sensitivity", flags.sensitivity,
@@ -405,7 +409,8 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   CLI::App app{
       "Which plan is best on this cluster? Flags of the plan, the training and the machine, --model and --framework "
       "take\n"
-      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8; of what is not given, every useful value is tried.",
+      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8 (not --layers and --overlap); of what is not given,\n"
+      "every useful value is tried.",
       "search"};
   set_up(app);
   SearchFlags& flags = job.flags;

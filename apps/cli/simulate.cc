@@ -51,7 +51,9 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
   app.add_option("--trace", flags.trace, "write the timeline for ui.perfetto.dev")
       ->type_name("FILE")
       ->group(kWhatComesBack);
-  app.add_option("--csv", flags.csv, "write the timeline, one line a node")->type_name("FILE")->group(kWhatComesBack);
+  app.add_option("--csv", flags.csv, "write the timeline, one line for each kernel, collective and message")
+      ->type_name("FILE")
+      ->group(kWhatComesBack);
 }
 
 // The step of the report that --from names, where flags changed it.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "readers.h"
@@ -10,20 +12,67 @@
 namespace ns_dist {
 namespace {
 
-LayerSet read_layers(JsonReader& reader, std::string_view key, LayerSet fallback = {}) {
-  reader.object(
-      key,
-      [&](JsonReader& inner) {
-        fallback = {};
-        fallback.every = inner.integer("every", 1, kMostSize, Presence::kOptional, 0);
-        if (!inner.has("every")) {
-          fallback.listed = inner.integers("listed", 0, kMostSize);
-          std::sort(fallback.listed.begin(), fallback.listed.end());
-        }
-      },
-      Presence::kOptional);
-  return fallback;
-}
+// Files and reports: what `model_fields` asks for.
+class FieldReader {
+ public:
+  static constexpr bool kReads = true;
+  explicit FieldReader(JsonReader& reader) : reader_(reader) {}
+
+  template <class T, class... Bounds>
+  void required(std::string_view key, T& value, Bounds... bounds) {
+    read(key, value, Presence::kRequired, bounds...);
+  }
+  template <class T, class... Bounds>
+  void optional(std::string_view key, T& value, Bounds... bounds) {
+    read(key, value, Presence::kOptional, bounds...);
+  }
+  void layers(std::string_view key, LayerSet& set) {
+    reader_.object(
+        key,
+        [&set](JsonReader& inner) {
+          set = {};
+          const bool listed = inner.has("listed") || !inner.has("every");
+          set.every = inner.integer("every", listed ? 0 : 1, kMostSize, Presence::kOptional, 0);
+          if (!listed) return;
+          set.listed = inner.integers("listed", 0, kMostSize);
+          std::sort(set.listed.begin(), set.listed.end());
+        },
+        Presence::kOptional);
+  }
+  // null, as reports write it: there is none.
+  template <class T, class Fields>
+  void object(std::string_view key, std::optional<T>& value, const Fields& fields) {
+    reader_.ignore(key);
+    if (reader_.is_null(key)) return;
+    reader_.object(
+        key,
+        [&](JsonReader& inner) {
+          FieldReader io(inner);
+          fields(io, value.emplace());
+        },
+        Presence::kOptional);
+  }
+
+ private:
+  void read(std::string_view key, std::string& value, Presence presence) { value = reader_.text(key, presence); }
+  void read(std::string_view key, std::vector<std::string>& values, Presence presence) {
+    values = reader_.texts(key, presence);
+  }
+  void read(std::string_view key, bool& value, Presence presence) { value = reader_.boolean(key, value, presence); }
+  void read(std::string_view key, std::int64_t& value, Presence presence, std::int64_t least, std::int64_t most) {
+    value = reader_.integer(key, least, most, presence, value);
+  }
+  void read(std::string_view key, double& value, Presence presence, double least, double most) {
+    value = reader_.number(key, least, most, presence, value);
+  }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void read(std::string_view key, Enum& value, Presence presence) {
+    value = reader_.enumerator<Enum>(key, presence, value);
+  }
+
+  JsonReader& reader_;
+};
 
 // A mistake is at one of our keys, or where `root` has it under another name, there.
 void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonReader& reader) {
@@ -77,6 +126,11 @@ std::string without_infinite_numbers(std::string_view json) {
 
 }  // namespace
 
+void read_model_fields(JsonReader& reader, Model& model) {
+  FieldReader io(reader);
+  model_fields(io, model);
+}
+
 Result<Model> read_model(std::string_view json, const std::string& where) {
   auto parsed = parse_json(json, where);
   if (!parsed) {
@@ -104,101 +158,7 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
     return model;
   }
   reader.schema("ns-dist/model/1");
-  model.id = reader.text("id");
-  model.name = reader.text("name");
-  model.aliases = reader.texts("aliases");
-  model.family = reader.text("family", Presence::kOptional);
-  model.layers = reader.integer("layers", 1, kMostLayers);
-  model.hidden = reader.integer("hidden", 1, kMostSize);
-  model.heads = reader.integer("heads", 1, kMostSize);
-  model.kv_heads = reader.integer("kv_heads", 1, kMostSize, Presence::kOptional, model.heads);
-  model.head_dim =
-      reader.integer("head_dim", 1, kMostSize, Presence::kOptional, model.heads > 0 ? model.hidden / model.heads : 0);
-  model.ffn = reader.integer("ffn", 1, kMostSize);
-  model.gated_mlp = reader.boolean("gated_mlp", false);
-  model.activation = reader.enumerator<Activation>("activation", Presence::kOptional);
-  model.norm = reader.enumerator<NormalizationKind>("norm", Presence::kOptional);
-  model.position = reader.enumerator<PositionKind>("position", Presence::kOptional);
-  model.position_table = reader.integer("position_table", 0, kMostSize, Presence::kOptional, 0);
-  model.bias = reader.boolean("bias", true);
-  model.qkv_bias = reader.boolean("qkv_bias", false);
-  model.dropout = reader.boolean("dropout", false);
-  model.tied_embeddings = reader.boolean("tied_embeddings", true);
-  model.labels = reader.integer("labels", 0, kMostSize, Presence::kOptional, 0);
-  model.embedding_norm = reader.boolean("embedding_norm", false);
-  model.attention_sinks = reader.boolean("attention_sinks", false);
-  model.attention_gate = reader.boolean("attention_gate", false);
-  model.vocabulary = reader.integer("vocabulary", 1, kMostSize);
-  model.sequence = reader.integer("sequence", 1, 1'000'000'000);
-  model.norm_placement = reader.enumerator<NormPlacement>("norm_placement", Presence::kOptional);
-  model.qk_norm = reader.enumerator<QueryKeyNorm>("qk_norm", Presence::kOptional);
-  model.branches = reader.enumerator<Branches>("branches", Presence::kOptional);
-  model.rotary_dim = reader.integer("rotary_dim", 0, kMostSize, Presence::kOptional, 0);
-  model.sliding_window = reader.integer("sliding_window", 0, 1'000'000'000, Presence::kOptional, 0);
-  model.bidirectional = reader.boolean("bidirectional", false);
-  model.chunked_attention = reader.boolean("chunked_attention", false);
-  model.full_attention_layers = read_layers(reader, "full_attention_layers");
-  model.no_rotary_layers = read_layers(reader, "no_rotary_layers");
-  model.prediction_layers = reader.integer("prediction_layers", 0, kMostPredictions, Presence::kOptional, 0);
-  model.layer_pattern = reader.text("layer_pattern", Presence::kOptional);
-  reader.object(
-      "moe",
-      [&](JsonReader& inner) {
-        Experts moe;
-        moe.experts = inner.integer("experts", 1, kMostSize);
-        moe.top_k = inner.integer("top_k", 1, kMostSize);
-        moe.expert_ffn = inner.integer("expert_ffn", 1, kMostSize);
-        moe.shared_experts = inner.integer("shared_experts", 0, kMostSize, Presence::kOptional, 0);
-        moe.shared_expert_ffn = inner.integer("shared_expert_ffn", 0, kMostSize, Presence::kOptional, 0);
-        moe.first_dense_layers = inner.integer("first_dense_layers", 0, kMostSize, Presence::kOptional, 0);
-        moe.layers = read_layers(inner, "layers", moe.layers);
-        moe.shared_gate = inner.boolean("shared_gate", false);
-        moe.latent = inner.integer("latent", 0, kMostSize, Presence::kOptional, 0);
-        moe.groups = inner.integer("groups", 1, kMostSize, Presence::kOptional, 1);
-        moe.top_groups = inner.integer("top_groups", 1, kMostSize, Presence::kOptional, moe.groups);
-        model.moe = moe;
-      },
-      Presence::kOptional);
-  reader.object(
-      "mla",
-      [&](JsonReader& inner) {
-        LatentAttention mla;
-        mla.q_rank = inner.integer("q_rank", 0, kMostSize, Presence::kOptional, 0);
-        mla.kv_rank = inner.integer("kv_rank", 1, kMostSize);
-        mla.nope_head_dim = inner.integer("nope_head_dim", 1, kMostSize);
-        mla.rope_head_dim = inner.integer("rope_head_dim", 1, kMostSize);
-        mla.v_head_dim = inner.integer("v_head_dim", 1, kMostSize);
-        model.mla = mla;
-      },
-      Presence::kOptional);
-  reader.object(
-      "state_space",
-      [&](JsonReader& inner) {
-        StateSpace space;
-        space.heads = inner.integer("heads", 1, kMostSize);
-        space.head_dim = inner.integer("head_dim", 1, kMostSize);
-        space.groups = inner.integer("groups", 1, kMostSize);
-        space.state = inner.integer("state", 1, kMostSize);
-        space.convolution = inner.integer("convolution", 1, kMostSize, Presence::kOptional, space.convolution);
-        model.state_space = space;
-      },
-      Presence::kOptional);
-  reader.object(
-      "delta_net",
-      [&](JsonReader& inner) {
-        DeltaNet net;
-        net.key_heads = inner.integer("key_heads", 1, kMostSize);
-        net.value_heads = inner.integer("value_heads", 1, kMostSize);
-        net.key_dim = inner.integer("key_dim", 1, kMostSize);
-        net.value_dim = inner.integer("value_dim", 1, kMostSize);
-        net.convolution = inner.integer("convolution", 1, kMostSize, Presence::kOptional, net.convolution);
-        model.delta_net = net;
-      },
-      Presence::kOptional);
-  model.published_parameters = reader.number("published_parameters", 0, 1e18, Presence::kOptional);
-  model.published_parameters_tolerance =
-      reader.number("published_parameters_tolerance", 0, 1, Presence::kOptional, 0.005);
-  model.published_active_parameters = reader.number("published_active_parameters", 0, 1e18, Presence::kOptional);
+  read_model_fields(reader, model);
   check_sources(root, reader);
   note_shape(model, root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));

@@ -8,11 +8,9 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/model_fields.h"
 
 namespace ns_dist {
-
-// Of a model's dimensions and counts: far above any model. Products of them: check_shape.
-inline constexpr std::int64_t kMostSize = 10'000'000;
 
 // Whether a reference is the name of a file, not an id.
 inline bool names_file(std::string_view reference) {

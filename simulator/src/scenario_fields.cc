@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "ns_dist/catalog.h"
+
 namespace ns_dist {
 namespace {
 
@@ -50,6 +52,20 @@ void add_overlap(std::vector<FieldDescription>& all) {
 template <class T>
 constexpr bool kIsSwitch = std::is_same_v<T, bool> || std::is_same_v<T, CudaGraphs>;
 
+// What the framework that holds without --framework sets in place of a default.
+void add_defaults_of_framework(std::vector<FieldDescription>& all) {
+  const auto named = [&all](std::string_view field) {
+    return std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.field.name == field; });
+  };
+  const auto framework = Catalog::built_in().framework(named("framework")->default_text);
+  if (!framework) return;
+  for (const Assignment& set : framework->set) {
+    const auto found = named(set.field);
+    if (found == all.end() || found->default_text == set.text) continue;
+    found->default_text += fmt::format("; {}: {}", framework->id, set.text);
+  }
+}
+
 std::vector<FieldDescription> describe() {
   std::vector<FieldDescription> all;
   const auto add = [&all](const Field& field, const auto& value) {
@@ -62,6 +78,7 @@ std::vector<FieldDescription> describe() {
   visit_fields(add, references);
   visit_tables([&](const auto& table) { visit_fields(add, table); }, scenario);
   add_overlap(all);
+  add_defaults_of_framework(all);
   return all;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/model_fields.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {
@@ -94,99 +95,8 @@ void fields(Io& io, Cluster& cluster) {
 }
 
 template <class Io>
-void fields(Io& io, LayerSet& layers) {
-  io("every", layers.every);
-  io("listed", layers.listed);
-  if constexpr (Io::kReads) std::sort(layers.listed.begin(), layers.listed.end());
-}
-
-template <class Io>
-void fields(Io& io, StateSpace& space) {
-  io("heads", space.heads, 1);
-  io("head_dim", space.head_dim, 1);
-  io("groups", space.groups, 1);
-  io("state", space.state, 1);
-  io("convolution", space.convolution, 1);
-}
-
-template <class Io>
-void fields(Io& io, DeltaNet& net) {
-  io("key_heads", net.key_heads, 1);
-  io("value_heads", net.value_heads, 1);
-  io("key_dim", net.key_dim, 1);
-  io("value_dim", net.value_dim, 1);
-  io("convolution", net.convolution, 1);
-}
-
-template <class Io>
-void fields(Io& io, Experts& moe) {
-  io("experts", moe.experts, 1);
-  io("top_k", moe.top_k, 1);
-  io("expert_ffn", moe.expert_ffn, 1);
-  io("shared_experts", moe.shared_experts);
-  io("shared_expert_ffn", moe.shared_expert_ffn);
-  io("first_dense_layers", moe.first_dense_layers);
-  if (Io::kReads || moe.layers != Experts{}.layers) io.optional("layers", moe.layers);
-  io.unless_default("shared_gate", moe.shared_gate);
-  io.unless_default("latent", moe.latent);
-  io.unless_default("groups", moe.groups);
-  io.unless_default("top_groups", moe.top_groups);
-}
-
-template <class Io>
-void fields(Io& io, LatentAttention& mla) {
-  io("q_rank", mla.q_rank);
-  io("kv_rank", mla.kv_rank, 1);
-  io("nope_head_dim", mla.nope_head_dim, 1);
-  io("rope_head_dim", mla.rope_head_dim, 1);
-  io("v_head_dim", mla.v_head_dim, 1);
-}
-
-template <class Io>
 void fields(Io& io, Model& model) {
-  io("id", model.id);
-  io("name", model.name);
-  io("family", model.family);
-  io("aliases", model.aliases);
-  io("layers", model.layers, 1);
-  io("hidden", model.hidden, 1);
-  io("heads", model.heads, 1);
-  io("kv_heads", model.kv_heads, 1);
-  io("head_dim", model.head_dim, 1);
-  io("ffn", model.ffn);
-  io("gated_mlp", model.gated_mlp);
-  io("activation", model.activation);
-  io("norm", model.norm);
-  io("position", model.position);
-  io("position_table", model.position_table);
-  io("bias", model.bias);
-  io("qkv_bias", model.qkv_bias);
-  io("dropout", model.dropout);
-  io("tied_embeddings", model.tied_embeddings);
-  io("embedding_norm", model.embedding_norm);
-  io("vocabulary", model.vocabulary, 1);
-  io("sequence", model.sequence, 1);
-  io("sliding_window", model.sliding_window);
-  io.unless_default("labels", model.labels);
-  io.unless_default("attention_sinks", model.attention_sinks);
-  io.unless_default("attention_gate", model.attention_gate);
-  io.unless_default("norm_placement", model.norm_placement);
-  io.unless_default("qk_norm", model.qk_norm);
-  io.unless_default("branches", model.branches);
-  io.unless_default("rotary_dim", model.rotary_dim);
-  io.unless_default("bidirectional", model.bidirectional);
-  io.unless_default("chunked_attention", model.chunked_attention);
-  io.unless_default("full_attention_layers", model.full_attention_layers);
-  io.unless_default("no_rotary_layers", model.no_rotary_layers);
-  io.unless_default("prediction_layers", model.prediction_layers);
-  io("moe", model.moe);
-  io("mla", model.mla);
-  io.unless_default("state_space", model.state_space);
-  io.unless_default("delta_net", model.delta_net);
-  io.unless_default("layer_pattern", model.layer_pattern);
-  io("published_parameters", model.published_parameters);
-  io("published_parameters_tolerance", model.published_parameters_tolerance);
-  io("published_active_parameters", model.published_active_parameters);
+  io.model(model);
   io.unless_default("longest_sequence", model.longest_sequence);
   io.unless_default("warnings", model.warnings);
 }
@@ -292,14 +202,31 @@ class Writer {
   template <class T>
   void check(const Field&, const T&) {}
   template <class T>
-  void optional(std::string_view key, T& value) {
-    (*this)(key, value);
-  }
-  template <class T>
   void unless_default(std::string_view key, T& value) {
     if (value != T{}) (*this)(key, value);
   }
   ordered_json take() { return std::move(json_); }
+
+  // What `model_fields` asks for: everything is written.
+  void model(Model& model) { model_fields(*this, model); }
+  template <class T, class... Range>
+  void required(std::string_view key, T& value, Range...) {
+    (*this)(key, value);
+  }
+  template <class T, class... Range>
+  void optional(std::string_view key, T& value, Range...) {
+    (*this)(key, value);
+  }
+  void layers(std::string_view key, const LayerSet& set) {
+    if (set.every > 0) json_[std::string(key)] = {{"every", set.every}};
+    if (!set.listed.empty()) json_[std::string(key)]["listed"] = set.listed;
+  }
+  template <class T, class Fields>
+  void object(std::string_view key, std::optional<T>& value, const Fields& fields) {
+    Writer inner;
+    if (value) fields(inner, *value);
+    json_[std::string(key)] = value ? inner.take() : ordered_json(nullptr);
+  }
 
   template <class T>
   static ordered_json of(T& value) {
@@ -351,6 +278,8 @@ class Reader {
  public:
   static constexpr bool kReads = true;
   explicit Reader(JsonReader& json) : json_(json) {}
+
+  void model(Model& model) { read_model_fields(json_, model); }
 
   template <class T>
   void operator()(std::string_view key, T& value, std::int64_t least = 0) {

@@ -49,11 +49,14 @@ class ModelRows {
     seen_.add_to(suite_, "", 8);
     compiled_.add_to(suite_, "", 8);
     several_.add_to(suite_, "Nothing was fitted on these GPUs.", 3);
-    suite_.tables.push_back(
-        {"Memory",
-         "As nvidia-smi tells it.",
-         {{"rows", "rows that"}, {"count", "rows", Figure::kNumber}, {"fit", "forecast to fit", Figure::kNumber}},
-         {{"ran", ran_, forecast_to_run_}, {"ran out of memory", ran_out_, ran_out_ - forecast_to_run_out_}}});
+    suite_.tables.push_back({"Memory",
+                             "Tight: it is forecast to fit, but what nvidia-smi would show is not.",
+                             {{"rows", "rows that"},
+                              {"count", "rows", Figure::kNumber},
+                              {"fit", "forecast to fit", Figure::kNumber},
+                              {"tight", "of these tight", Figure::kNumber}},
+                             {{"ran", ran_.rows, ran_.fit, ran_.tight},
+                              {"ran out of memory", ran_out_.rows, ran_out_.fit, ran_out_.tight}}});
     SuiteTable& refused = suite_.tables.emplace_back(
         SuiteTable{"Not forecast", "", {{"model", "model"}, {"rows", "rows", Figure::kNumber}, {"why", "why"}}});
     for (const auto& [model, why] : refused_) {
@@ -112,8 +115,7 @@ class ModelRows {
     NS_TRY(const Scenario scenario, scenario_of(std::move(model), spec));
     NS_TRY(const std::shared_ptr<const Session> session, sessions_.of(scenario));
     NS_TRY(const Prediction prediction, predict(scenario, *session));
-    ++ran_;
-    if (prediction.memory.fits(scenario.cluster.gpu.memory)) ++forecast_to_run_;
+    ran_.add(prediction.memory, scenario.cluster.gpu.memory);
     const Report answer = report(scenario, prediction, {});
     Judged judged;
     judged.label = fmt::format("{} {}", scenario.cluster.gpu.id, rows.text("graph"));
@@ -139,8 +141,7 @@ class ModelRows {
       suite_.mistakes.back().where = rows.where();
       return;
     }
-    ++ran_out_;
-    if (memory->device() > scenario->cluster.gpu.memory) ++forecast_to_run_out_;
+    ran_out_.add(*memory, scenario->cluster.gpu.memory);
   }
 
   // Judges the row into `table`, unless it has a mistake, which is noted.
@@ -229,7 +230,14 @@ class ModelRows {
     return {};
   }
 
-  std::int64_t ran_ = 0, forecast_to_run_ = 0, ran_out_ = 0, forecast_to_run_out_ = 0;
+  struct Fits {
+    std::int64_t rows = 0, fit = 0, tight = 0;
+    void add(const MemoryBudget& memory, Bytes capacity) {
+      const bool fits = memory.fits(capacity);
+      rows += 1, fit += fits ? 1 : 0, tight += fits && memory.device() > capacity ? 1 : 0;
+    }
+  };
+  Fits ran_, ran_out_;
   std::filesystem::path folder_;
   const Catalog& catalog_;
   SuiteReport suite_{.title = "Whole FP32 models", .note = std::string(kErrorTerms)};

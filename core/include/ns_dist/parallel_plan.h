@@ -335,7 +335,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.expert_dispatch);
   visit({.name = "plan/expert_imbalance",
-         .help = "tokens of the busiest of the ranks that share a layer's experts, over the mean",
+         .help = "tokens of the busiest rank, divided by the mean of the ranks that share a layer's experts",
          .values = "X",
          .in_reports = kOptional},
         plan.expert_imbalance);
@@ -429,7 +429,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.attention_library);
   visit({.name = "plan/norm_library",
          .help = "whose normalization kernels run",
-         .default_text = "fused ones: cudnn",
+         .default_text = "cudnn, if kernels are fused",
          .names = normalization_libraries(),
          .in_reports = kOptional},
         plan.norm_library);

@@ -147,10 +147,7 @@ struct Host {
 
 template <class Visitor, OrConst<Host> T>
 void visit_fields(Visitor&& visit, T& host) {
-  visit({.name = "host/launch_cost",
-         .help = "host time that the launch of one kernel takes",
-         .values = "TIME",
-         .default_text = "50 us, or what the framework sets"},
+  visit({.name = "host/launch_cost", .help = "host time that the launch of one kernel takes", .values = "TIME"},
         host.launch_cost);
   visit({.name = "host/launch_spread",
          .help = "the interval holds hosts whose launches take up to FACTOR times as long or as short",
@@ -161,7 +158,7 @@ void visit_fields(Visitor&& visit, T& host) {
   visit({.name = "host/expert_launch_cost",
          .help = "host time of each expert's product after the first, unless they are one kernel",
          .values = "TIME",
-         .default_text = "33 us, or what the framework sets",
+         .default_text = "33 us",
          .in_reports = InReports::kOptional},
         host.expert_launch_cost);
   visit({.name = "host/cuda_graphs",
@@ -171,13 +168,14 @@ void visit_fields(Visitor&& visit, T& host) {
         host.cuda_graphs);
   visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
         host.blocking_launches);
-  visit({.name = "host/memory_bandwidth",
-         .help = "one GPU's share of the bandwidth of the CPUs' memory, which offloaded optimizer states are read at",
-         .values = "BANDWIDTH",
-         .default_text = "51.2 GB/s; superchips: of their data sheet",
-         .flag = "--host-memory-bandwidth",
-         .in_reports = InReports::kOptional},
-        host.memory_bandwidth);
+  visit(
+      {.name = "host/memory_bandwidth",
+       .help = "one GPU's share of the bandwidth with which the CPUs read offloaded optimizer states from their memory",
+       .values = "BANDWIDTH",
+       .default_text = "51.2 GB/s; superchips: of their data sheet",
+       .flag = "--host-memory-bandwidth",
+       .in_reports = InReports::kOptional},
+      host.memory_bandwidth);
   visit({.name = "host/empty_cache",
          .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew",
          .in_reports = InReports::kOptional},

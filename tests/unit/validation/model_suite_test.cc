@@ -114,7 +114,7 @@ TEST_F(ModelSuiteFolder, BadRowsAreNamedAndOthersGoOn) {
   EXPECT_THAT(to_markdown(*suite), HasSubstr("| dp 4 | 1 |"));
   EXPECT_THAT(to_markdown(*suite), HasSubstr("| t5 | 1 | "));
   EXPECT_THAT(to_markdown(*suite), HasSubstr("| unknown | 1 | no configuration of it |"));
-  EXPECT_THAT(to_markdown(*suite), HasSubstr("| ran | 2 | 2 |\n| ran out of memory | 1 | 1 |"));
+  EXPECT_THAT(to_markdown(*suite), HasSubstr("| ran | 2 | 2 | 0 |\n| ran out of memory | 1 | 1 | 0 |"));
 }
 
 TEST_F(ModelSuiteFolder, AFolderWithoutTablesOrColumnsIsRefused) {
