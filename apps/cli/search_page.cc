@@ -9,6 +9,7 @@
 #include "html.h"
 #include "report_page.h"
 #include "report_text.h"
+#include "search_output.h"
 
 namespace ns_dist::cli {
 namespace {

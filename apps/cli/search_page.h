@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "search_output.h"
+#include "search_case.h"
 
 namespace ns_dist::cli {
 

@@ -8,6 +8,7 @@
 #include "arguments.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/training_clock.h"
+#include "tables.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {

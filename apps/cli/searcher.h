@@ -8,7 +8,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/search.h"
-#include "search_output.h"
+#include "search_case.h"
 
 namespace ns_dist::cli {
 

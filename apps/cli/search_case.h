@@ -1,0 +1,99 @@
+// Machines that a search compared, and which of them is best in what.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ns_dist/search.h"
+#include "ns_dist/sensitivity.h"
+#include "ns_dist/time_to_train.h"
+
+namespace ns_dist::cli {
+
+// One machine that was searched.
+struct SearchCase {
+  Scenario base;  // its model, machine and training
+  std::int64_t gpus = 0;
+  SearchResult result;
+  std::vector<Sensitivity> sensitivity;  // of the first answer, where asked for
+  std::string advice = {};               // on another number of GPUs
+};
+
+// What the best plan is best in.
+enum class Objective { kTime, kCost, kEnergy };
+
+// What else is asked.
+struct SearchGoals {
+  Objective objective = Objective::kTime;
+  std::optional<std::string> from;  // the report that the search began with
+  std::vector<FieldValues> listed;  // of the plan and of the training
+  std::optional<double> tokens;     // of the whole training
+  std::optional<Seconds> deadline;
+  Reliability reliability;
+  bool finds_size = false;           // the number of GPUs was not given
+  std::optional<double> gpu_spread;  // standard deviation of the GPUs' speeds
+  std::optional<Prices> prices;
+  std::optional<double> budget;  // for the whole training, in the currency of the prices
+};
+
+// The fastest plan; nothing where there is none.
+const SearchAnswer* fastest_of(const SearchCase& found);
+// The values of a field that has several; else nullptr.
+const FieldValues* listed_in(const SearchGoals& goals, std::string_view field);
+// Why most plans are not possible: a reason and its number; `end` without any.
+std::map<std::string, std::uint64_t>::const_iterator most_frequent(const SearchResult& result);
+// Whether memory is what most plans lack.
+bool lacks_memory(const SearchResult& result);
+// Whether fragmentation may take more than there is.
+bool is_tight(const Report& report);
+
+// What a plan takes, or the fastest plan of a case. Nothing without plans, and where it is not known: a time without
+// --tokens, a cost without a price of the GPU, energy without its board power.
+
+// How long the training takes.
+std::optional<TrainingTime> training_of(const SearchAnswer& answer, const SearchGoals& goals);
+std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoals& goals);
+// Tokens a second: of a whole training with its failures, where its length is known.
+double speed_of(const SearchAnswer& answer, const SearchGoals& goals);
+// What a GPU costs for an hour.
+std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
+// What the whole training costs, or 1e12 tokens where its length is not given.
+std::optional<double> cost_of(const SearchAnswer& answer, const SearchGoals& goals);
+std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
+// At most, of the same.
+std::optional<Joules> energy_of(const SearchAnswer& answer, const SearchGoals& goals);
+std::optional<Joules> energy_of(const SearchCase& found, const SearchGoals& goals);
+bool in_time(const SearchAnswer& answer, const SearchGoals& goals);
+bool in_time(const SearchCase& found, const SearchGoals& goals);
+bool in_budget(const SearchAnswer& answer, const SearchGoals& goals);
+bool in_budget(const SearchCase& found, const SearchGoals& goals);
+
+// What a case takes, for which another may take less: energy or money where these are asked for, or GPUs.
+enum class Spent { kGpus, kMoney, kEnergy };
+// Of it, in kWh, the prices' currency, or GPUs.
+std::optional<double> amount(const SearchCase& found, const SearchGoals& goals, Spent spent);
+Spent spent_of(const std::vector<SearchCase>& cases, const SearchGoals& goals);
+// Whether no other case is faster and takes no more, or is as fast and takes less. What a case without a price takes is
+// not known: it is not compared.
+bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals);
+
+// The cases that are best in one way each; nullptr: none.
+struct BestCases {
+  const SearchCase *fastest = nullptr, *cheapest = nullptr, *cheapest_in_time = nullptr, *least_energy = nullptr;
+  const SearchCase *fewest_gpus_in_time = nullptr, *most_gpus_in_budget = nullptr;  // of equal numbers, the faster one
+};
+BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals);
+
+// The answers of all cases, best by the objective first; those in time and within the budget come before others.
+std::vector<const SearchAnswer*> ranked_answers(const std::vector<SearchCase>& cases, const SearchGoals& goals);
+
+// Prices of GPUs that the catalog does not know, and that are not those of the cases either; or else GPUs of the cases
+// without a price. A text for each.
+std::vector<std::string> unknown_prices(const SearchGoals& goals, std::span<const SearchCase> cases);
+
+}  // namespace ns_dist::cli
