@@ -52,7 +52,8 @@ Result<T> read_struct(const T* given, const char* name) {
   constexpr std::size_t kLargest = 4096;
   if (given == nullptr) return wrong("NULL", name, "a struct");
   const std::size_t size = given->struct_size;
-  if (size < sizeof(std::size_t) || size > kLargest) {
+  // Every member ends where the next one may begin: half of one would be read with the other half as zero.
+  if (size < sizeof(std::size_t) || size > kLargest || size % alignof(T) != 0) {
     return wrong(fmt::format("struct_size is {}", size), name, fmt::format("sizeof, {} here", sizeof(T)));
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
@@ -163,8 +164,10 @@ struct ns_dist_session {
                    fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")));
     }
     if (asked.ranks < 2) return wrong(fmt::format("{} ranks", asked.ranks), "ranks", "at least 2");
-    if (!(asked.bytes >= (*kind == CollectiveKind::kBarrier ? 0 : 1)) || !std::isfinite(asked.bytes)) {
-      return wrong(fmt::format("{} bytes", asked.bytes), "bytes", "a finite number from 1 up");
+    constexpr double kMostBytes = 1e18;
+    const int least = *kind == CollectiveKind::kBarrier ? 0 : 1;
+    if (!(asked.bytes >= least && asked.bytes <= kMostBytes)) {
+      return wrong(fmt::format("{} bytes", asked.bytes), "bytes", fmt::format("a number from {} to 1e18", least));
     }
     const std::int64_t in_node = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
     NS_TRY(const RankGroup group, measured_group(base_->cluster, asked.ranks, in_node));

@@ -19,6 +19,7 @@
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/files.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/training_clock.h"
 #include "tables.h"
 #include "terminal.h"
@@ -118,10 +119,10 @@ Result<void> annotate_file(const std::filesystem::path& from, const std::filesys
 }
 
 // Of the recorded time.
-double kept_share(const AnnotateReport& report) {
+double share_of(AnnotateWay way, const AnnotateReport& report) {
   double all = 0;
   for (const AnnotateShare& share : report.ways) all += share.recorded_ns;
-  return all > 0 ? report.ways[static_cast<std::size_t>(AnnotateWay::kKept)].recorded_ns / all : 0;
+  return all > 0 ? report.ways[static_cast<std::size_t>(way)].recorded_ns / all : 0;
 }
 
 std::string summary_text(const Done& done, const std::string& output) {
@@ -176,7 +177,7 @@ std::string json_text(const Done& done, const Gpu& gpu) {
   for (const Repaired& each : kRepaired) {
     if (done.repaired) out["repaired"][each.name] = *done.repaired.*each.count;
   }
-  return out.dump(1) + "\n";
+  return dump_json(out, 1);
 }
 
 Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* flag) {
@@ -232,7 +233,7 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
                                            {"ranks", files},
                                            {"nodes", done.annotated.nodes},
                                            {"annotated_for", request.gpu}};
-  NS_TRY_VOID(folder.commit(manifest.dump(1) + "\n"));
+  NS_TRY_VOID(folder.commit(dump_json(manifest, 1)));
   return done;
 }
 
@@ -277,9 +278,15 @@ Result<int> answer(const AnnotateRequest& request) {
   } else {
     NS_TRY(done, annotate_folder(request, model));
   }
+  constexpr double kNoticed = 0.01;
+  if (const double host = share_of(AnnotateWay::kHost, done.annotated); host > kNoticed) {
+    warn(fmt::format(
+        "{:.0f} % of the recorded time is the host's own work (offloaded activations or optimizer), kept as "
+        "it was: export the plan for this GPU to forecast it",
+        100 * host));
+  }
   if (!old) {
-    const double kept = kept_share(done.annotated);
-    constexpr double kNoticed = 0.01;
+    const double kept = share_of(AnnotateWay::kKept, done.annotated);
     if (kept > kNoticed) {
       warn(
           fmt::format("{:.0f} % of the recorded time is kept as it was, of kernels that do not tell what they compute: "

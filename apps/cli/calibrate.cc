@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_table.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/network_fit.h"
@@ -379,9 +380,7 @@ int calibrate_command(int argc, const char* const* argv) {
   }
   const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
   if (!answered) return report_error(answered.error());
-  const std::string text = request.json
-                               ? answered->json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                               : answered->text;
+  const std::string text = request.json ? dump_json(answered->json, 1) : answered->text;
   std::fputs(text.c_str(), stream_of_answer(request.json, {{"--output", request.output}, {"--next", request.next}}));
   return kAnswered;
 }

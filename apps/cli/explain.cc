@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "explanation_text.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/simulator.h"
@@ -375,7 +376,7 @@ std::string rendered(const Explanation& explanation, bool json) {
                                            {"method", forecast.method},
                                            {"extrapolated", forecast.extrapolated},
                                            {"steps", steps}};
-    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return dump_json(object, 2);
   }
   const Style style = style_of(stdout);
   std::string text = fmt::format("{}\n", style.bold(explanation.subject));

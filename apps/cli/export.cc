@@ -16,6 +16,7 @@
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/as_collective.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/training_clock.h"
 #include "terminal.h"
@@ -149,7 +150,7 @@ std::string manifest_of(const Exported& exported, const UnfoldedStep& step, cons
                         {"by_slots_s", answer->slots / units::s},
                         {"by_formulas_s", answer->formulas / units::s}};
   }
-  return out.dump(1) + "\n";
+  return dump_json(out, 1);
 }
 
 struct ExportFlags {

@@ -12,6 +12,8 @@
 #include "commands.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/printable.h"
 #include "tables.h"
 #include "terminal.h"
 #include "trace_inputs.h"
@@ -69,9 +71,10 @@ std::string summary_text(const TraceSet& traces, const LintReport& report, doubl
         fmt::format("in a circle: rank {} waits for rank {} (node {}, {})\n", wait.rank, wait.on, wait.node, wait.what);
   }
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
-  text += fmt::format("{}: {} ranks, {} nodes ({} kernels, {} collectives, {} sends, {} receives), ",
-                      traces.prefix.string(), traces.files.size(), commas(report.nodes), commas(report.kernels),
-                      commas(report.collectives), commas(report.sends), commas(report.receives));
+  text +=
+      fmt::format("{}: {} ranks, {} nodes ({} kernels, {} collectives, {} sends, {} receives), ",
+                  printable(traces.prefix.string()), traces.files.size(), commas(report.nodes), commas(report.kernels),
+                  commas(report.collectives), commas(report.sends), commas(report.receives));
   if (report.problem_count == 0) {
     text += report.ran ? "nothing wrong; every rank runs to its end\n" : "nothing wrong; not run\n";
   } else {
@@ -106,7 +109,7 @@ std::string json_text(const TraceSet& traces, const LintReport& report, double s
                                       {"deadlock", std::move(deadlock)},
                                       {"notes", report.notes},
                                       {"seconds", seconds}};
-  return out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(out, 1);
 }
 
 Result<int> answer(const LintRequest& request) {

@@ -8,6 +8,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "list_rows.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -71,7 +72,7 @@ std::string rendered(const std::vector<ListRow>& rows, bool json) {
   if (json) {
     nlohmann::ordered_json entries = nlohmann::ordered_json::array();
     for (const ListRow& row : rows) entries.push_back({{"id", row.id}, {"text", row.text}});
-    return entries.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return dump_json(entries, 2);
   }
   std::size_t width = 0;
   for (const ListRow& row : rows) width = std::max(width, row.id.size());

@@ -14,6 +14,8 @@
 #include "commands.h"
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/printable.h"
 #include "tables.h"
 #include "terminal.h"
 #include "trace_inputs.h"
@@ -174,7 +176,7 @@ std::string json_text(const Inputs& inputs, const ReplayReport& report) {
                                       {"ranks", std::move(ranks)},
                                       {"problems", std::move(problems)},
                                       {"deadlock", std::move(deadlock)}};
-  return out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(out, 1);
 }
 
 // ASTRA-Sim's lines, in the order in which ranks end; exposed is what no kernel covers.
@@ -220,8 +222,8 @@ std::string summary_text(const Inputs& inputs, const ReplayReport& report) {
 
 int report_problems(const Inputs& inputs, const ReplayReport& report) {
   constexpr std::size_t kMost = 20;
-  std::string text = fmt::format("ns-dist: {}: {} of {} ranks run to their end\n", inputs.traces.prefix.string(),
-                                 report.finished, report.finish_ns.size());
+  std::string text = fmt::format("ns-dist: {}: {} of {} ranks run to their end\n",
+                                 printable(inputs.traces.prefix.string()), report.finished, report.finish_ns.size());
   for (std::size_t i = 0; i < std::min(kMost, report.problems.size()); ++i) {
     const TraceProblem& p = report.problems[i];
     text += fmt::format("  rank {}, node {} ({}): {}\n", p.rank, p.node, p.name, p.message);

@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/version.h"
 #include "report_text.h"
@@ -130,7 +131,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   json["infeasible_examples"] = examples;
   json["interrupted"] = interrupted;
   json["seconds"] = seconds;
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return dump_json(json, 2);
 }
 
 std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals) {

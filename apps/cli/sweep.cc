@@ -18,6 +18,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/shared_work.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
@@ -78,7 +79,7 @@ class Rows {
       json["fits"] = answer->fits;
     }
     if (sweep) return csv_line(json, *sweep);
-    return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    return dump_json(json);
   }
 
   std::string csv_heading() const {

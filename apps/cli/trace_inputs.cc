@@ -18,7 +18,9 @@ std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProb
     return problem.message.starts_with("group ") && problem.message.ends_with(" is not defined");
   });
   if (!missing || !groups.empty()) return "";
-  return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE";
+  return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE; as ASTRA-Sim does, "
+         "a "
+         "path with the word \"empty\" is read as none";
 }
 
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {

@@ -7,6 +7,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/internal/json_reader.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -20,7 +21,7 @@ int version_command(int argc, const char* const* argv) {
   if (json) {
     const nlohmann::ordered_json out = {
         {"schema", "ns-dist/version/1"}, {"version", version()}, {"revision", git_revision()}};
-    std::fputs((out.dump(1) + "\n").c_str(), stdout);
+    std::fputs(dump_json(out, 1).c_str(), stdout);
     return kAnswered;
   }
   const std::string revision = git_revision().empty() ? "" : fmt::format(" ({})", git_revision());

@@ -50,6 +50,7 @@ struct Kernel {
 struct Wait {
   std::size_t kernel = 0;                 // into the kernels
   std::vector<std::int64_t> launched;     // ids, in this order
+  std::vector<std::int64_t> after;        // of each, the one before it on its stream, or 0; empty: not told
   std::vector<std::int64_t> read_before;  // it looked at a result behind so many of them, ascending
   std::vector<double> launches_ns;        // one more
   double launch_ns = 0;                   // of one
@@ -70,6 +71,7 @@ std::optional<Wait> read_wait(const TraceNode& node) {
   wait.launches_ns = list_at<std::vector<double>>(node, "ns_dist_launches_ns");
   if (wait.launches_ns.empty()) return std::nullopt;
   wait.launched = list_at<std::vector<std::int64_t>>(node, "ns_dist_launched");
+  wait.after = list_at<std::vector<std::int64_t>>(node, "ns_dist_launched_after");
   wait.read_before = list_at<std::vector<std::int64_t>>(node, "ns_dist_read_before");
   wait.launch_ns = number_at(node, "ns_dist_launch_ns").value_or(0);
   const auto end = static_cast<std::int64_t>(wait.launched.size());
@@ -77,6 +79,7 @@ std::optional<Wait> read_wait(const TraceNode& node) {
                       (wait.read_before.empty() || (wait.read_before.front() >= 0 && wait.read_before.back() <= end));
   const bool times = is_time(wait.launch_ns) && std::all_of(wait.launches_ns.begin(), wait.launches_ns.end(), is_time);
   if (!inside || !times || wait.launches_ns.size() != wait.read_before.size() + 1) return std::nullopt;
+  if (wait.after.size() != wait.launched.size()) wait.after.clear();
   return wait;
 }
 
@@ -207,6 +210,7 @@ class Annotation {
       Launcher launcher;
       const std::string name = operator_name(node);
       launcher.op = pytorch_operator(name, node.inputs);
+      if (const auto exact = number_at(node, "ns_dist_duration_ns"); exact && is_time(*exact)) keep_host(*exact);
       if (!launcher.op) return;
       // A call is cut into "aten::mm(0)", "aten::mm(1)", ... where it launches kernels; they share PyTorch's rf_id.
       const auto record = number_at(node, "rf_id");
@@ -244,7 +248,8 @@ class Annotation {
     const auto number = static_cast<std::uint32_t>(waits_.size());
     for (std::size_t i = 0; i < wait.launched.size(); ++i) {
       const std::int64_t id = wait.launched[i];
-      if (id >= 0 && launched_.try_emplace(static_cast<std::uint64_t>(id), Launched{number}).second) continue;
+      const Launched node{.wait = number, .after = wait.after.empty() ? 0 : wait.after[i]};
+      if (id >= 0 && launched_.try_emplace(static_cast<std::uint64_t>(id), node).second) continue;
       while (i-- > 0) launched_.erase(static_cast<std::uint64_t>(wait.launched[i]));
       return false;
     }
@@ -253,7 +258,8 @@ class Annotation {
     return true;
   }
 
-  // When a node runs that a wait tells of, counted from the first of them. What it depends on comes before it.
+  // When a node runs that a wait tells of, counted from the first of them. What it depends on comes before it, and what
+  // runs before it on its stream. (Control dependencies say in which order ASTRA-Sim runs nodes of all streams.)
   void span_of(std::size_t index, const TraceNode& node) {
     const auto found = launched_.find(node.id);
     if (found == launched_.end()) return;
@@ -263,19 +269,30 @@ class Annotation {
     const std::size_t last = wait.read_before.empty() ? 0 : static_cast<std::size_t>(wait.read_before.back());
     behind = wait.read_before.empty() ||
              (last < wait.launched.size() && static_cast<std::int64_t>(node.id) == wait.launched[last]);
-    for (const auto* deps : {&node.data_deps, &node.ctrl_deps}) {
-      for (const std::uint64_t on : *deps) {
-        const auto before = launched_.find(on);
-        if (before != launched_.end() && before->second.wait == found->second.wait) {
-          start = std::max(start, before->second.end);
-          behind |= before->second.behind_reads;
-        }
-      }
+    const auto starts_after = [&](std::uint64_t on) {
+      const auto before = launched_.find(on);
+      if (before == launched_.end() || before->second.wait != found->second.wait) return;
+      start = std::max(start, before->second.end);
+      behind |= before->second.behind_reads;
+    };
+    for (const std::uint64_t on : node.data_deps) starts_after(on);
+    if (!wait.after.empty()) {
+      starts_after(static_cast<std::uint64_t>(found->second.after));
+    } else {
+      for (const std::uint64_t on : node.ctrl_deps) starts_after(on);
     }
     double ns = number_at(node, "ns_dist_duration_ns").value_or(static_cast<double>(node.duration_micros) * 1000);
     if (index < new_ns_.size() && std::isfinite(new_ns_[index])) ns = new_ns_[index];
     found->second.start = start;
     found->second.end = start + (is_time(ns) ? ns : 0);
+  }
+
+  // The host's own work (an optimizer in its memory), which no GPU makes shorter or longer.
+  void keep_host(double ns) {
+    AnnotateShare& share = report_.ways[static_cast<std::size_t>(AnnotateWay::kHost)];
+    ++share.kernels;
+    share.recorded_ns += ns;
+    share.new_ns += ns;
   }
 
   // Without a new duration the recorded one stays.
@@ -444,6 +461,7 @@ class Annotation {
   std::vector<Kernel> kernels_;
   struct Launched {
     std::uint32_t wait = 0;     // into waits_
+    std::int64_t after = 0;     // Wait::after of it
     double start = 0, end = 0;  // ns
     bool behind_reads = false;  // of the host: all that it looks at
   };
@@ -468,7 +486,7 @@ class Annotation {
 
 std::string_view name_of(AnnotateWay way) {
   constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "STAGE symbols", "STAGE work",
-                                         "ratio of rooflines", "host's launches",  "kept"};
+                                         "ratio of rooflines", "host's launches",  "host's work",   "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }
 

@@ -59,24 +59,13 @@ class Opening {
   int lock_ = -1;
 };
 
-// The files beside traces that an export left in the folder: its manifest names them, or it was killed before it wrote
-// one. Nothing: no export was there.
-std::optional<std::vector<std::string>> left_by_export(const std::filesystem::path& folder) {
+// What an export left in the folder: its manifest tells it, or it was killed before it wrote one. Nothing: no export
+// was there.
+std::optional<Manifest> left_by_export(const std::filesystem::path& folder) {
   std::error_code failed;
-  std::vector<std::string> all(kBeside.begin(), kBeside.end());
-  if (std::filesystem::exists(folder / kStaging, failed)) return all;
-  const Result<std::string> text = read_text(folder / kManifest, kLongestJson);
-  if (!text) return std::nullopt;
-  const auto manifest = parse_json(*text, std::string(kManifest));
-  if (!manifest || !manifest->is_object() || !manifest->contains("schema") || manifest->at("schema") != kSchema) {
-    return std::nullopt;
-  }
-  if (!manifest->contains("files") || !manifest->at("files").is_array()) return all;
-  const auto& named = manifest->at("files");
-  std::erase_if(all, [&](const std::string& name) {
-    return name != kManifest && std::find(named.begin(), named.end(), name) == named.end();
-  });
-  return all;
+  const std::vector<std::string> all(kBeside.begin(), kBeside.end());
+  if (std::filesystem::exists(folder / kStaging, failed)) return Manifest{.beside = all};
+  return read_manifest(folder);
 }
 
 Error in_use(const std::filesystem::path& directory) {
@@ -85,6 +74,26 @@ Error in_use(const std::filesystem::path& directory) {
 }
 
 }  // namespace
+
+std::optional<Manifest> chakra::read_manifest(const std::filesystem::path& folder) {
+  const Result<std::string> text = read_text(folder / kManifest, kLongestJson);
+  if (!text) return std::nullopt;
+  const auto root = parse_json(*text, std::string(kManifest));
+  if (!root || !root->is_object() || !root->contains("schema") || root->at("schema") != kSchema) return std::nullopt;
+  Manifest out{.beside = {kBeside.begin(), kBeside.end()}};
+  if (const auto prefix = root->find("prefix"); prefix != root->end() && prefix->is_string()) {
+    out.prefix = prefix->get<std::string>();
+  }
+  if (const auto ranks = root->find("ranks"); ranks != root->end() && ranks->is_number_unsigned()) {
+    out.ranks = ranks->get<Rank>();
+  }
+  const auto files = root->find("files");
+  if (files == root->end() || !files->is_array()) return out;
+  std::erase_if(out.beside, [&](const std::string& name) {
+    return name != kManifest && std::find(files->begin(), files->end(), name) == files->end();
+  });
+  return out;
+}
 
 // The lock is on the folder itself: on an existing one that is written into, or on the one that becomes it.
 Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, const std::string& prefix,
@@ -118,14 +127,20 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     std::filesystem::directory_iterator entries(out.directory_, failed);
     if (failed) return fail(cannot_write(directory));
     const auto left = left_by_export(out.directory_);
-    if (left) out.left_ = *left;
+    if (left) out.left_ = left->beside;
     std::vector<std::string> foreign;
+    std::vector<std::filesystem::path> replaced;
     Rank last = -1;
     bool compressed = false;
     for (const auto& entry : entries) {
       const std::string name = entry.path().filename().string();
       if (name == kStaging) continue;
-      if (const auto trace = name_of_trace(name); trace && trace->stem == prefix && !entry.is_directory(failed)) {
+      const auto trace = entry.is_directory(failed) ? std::nullopt : name_of_trace(name);
+      if (left && trace && trace->stem != prefix && trace->stem == left->prefix) {
+        replaced.push_back(entry.path());  // of the earlier export, whatever its ranks
+        continue;
+      }
+      if (trace && trace->stem == prefix) {
         last = std::max(last, trace->rank);
         compressed |= name.ends_with(".gz");
         if (trace->rank >= ranks || name.ends_with(".gz")) out.stale_.push_back(entry.path());
@@ -151,6 +166,7 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
                    directory.string(), compressed ? "a folder without compressed traces" : "a folder of no more ranks",
                    "write --force to remove the others"});
     }
+    out.stale_.insert(out.stale_.end(), replaced.begin(), replaced.end());
   }
   if (out.lock_ >= 0) std::filesystem::remove_all(staging, failed);  // without it, another's may be there by now
   out.staging_ = Unfinished::folder(staging);
@@ -196,7 +212,7 @@ Result<std::string> ExportFolder::commit(const std::string& manifest) {
   for (const std::string_view name : kBeside) {
     if (std::find(files.begin(), files.end(), name) != files.end()) told["files"].push_back(name);
   }
-  const std::string text = told.dump(1) + "\n";
+  const std::string text = dump_json(told, 1);
   NS_TRY_VOID(write_text(staging() / last, text));
   const auto guard = uninterrupted();
   if (!inside_) {

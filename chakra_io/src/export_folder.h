@@ -13,6 +13,15 @@ namespace ns_dist::chakra {
 inline constexpr std::string_view kStaging = ".ns-dist-export";
 inline constexpr std::string_view kManifest = "manifest.json";  // the last file
 
+// What the manifest of an export, or of annotated traces, says of its folder.
+struct Manifest {
+  std::vector<std::string> beside;  // files beside the traces, which the next export may replace
+  std::string prefix = "";          // of its traces; "": not told
+  Rank ranks = 0;                   // 0: not told
+};
+// Nothing where there is none that can be read.
+std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
+
 inline constexpr std::string_view kSchema = "ns-dist/traces/1";  // its "schema"
 
 // "trace.12.et" or "trace.12.et.gz"; nothing for other names.

@@ -238,6 +238,7 @@ class Lint {
     parents_.clear();
     parent_ends_.clear();
     is_kernel_.clear();
+    collectives_.clear();
     first_kernel_ = first_communication_ = {};
     bool ascending = true, backward = true;
     const auto add = [&](const FlatNode& node) {
@@ -255,6 +256,7 @@ class Lint {
     if (!read) return read;
     if (full()) return {};
     if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
+    add_sequences(rank, ascending);
     check_dependencies(rank, ascending, backward);
     if (first_kernel_.takes_no_time) {
       report({rank, first_kernel_.id, std::move(first_kernel_.name),
@@ -301,13 +303,7 @@ class Lint {
               {rank, node.id, std::string(node.name),
                fmt::format("an all-gather of {} bytes, fewer than the {} splits: it never ends", facts->size, splits)});
         }
-        std::vector<Sequence>& sequences = sequences_[facts->group];
-        if (sequences.empty() || sequences.back().rank != rank) sequences.push_back({rank, 0, 0, 0});
-        Sequence& sequence = sequences.back();
-        const std::uint64_t hash = hash_of(*facts);
-        ++sequence.count;
-        sequence.sum += hash;
-        sequence.ordered = mixed(sequence.ordered + hash);
+        collectives_.push_back({node.id, facts->group, hash_of(*facts)});
         break;
       }
       case TraceNodeType::kSend: {
@@ -338,6 +334,19 @@ class Lint {
       default:
         ++report_.others;
         break;
+    }
+  }
+
+  // The collectives of each group by their ids, in which order the feeder numbers those that are ready together.
+  void add_sequences(Rank rank, bool ascending) {
+    if (!ascending) std::ranges::stable_sort(collectives_, {}, &GroupCall::id);
+    for (const GroupCall& call : collectives_) {
+      std::vector<Sequence>& sequences = sequences_[call.group];
+      if (sequences.empty() || sequences.back().rank != rank) sequences.push_back({rank, 0, 0, 0});
+      Sequence& sequence = sequences.back();
+      ++sequence.count;
+      sequence.sum += call.hash;
+      sequence.ordered = mixed(sequence.ordered + call.hash);
     }
   }
 
@@ -558,6 +567,7 @@ class Lint {
     }
     ReplayOptions options;
     options.replay_only = replay_only();
+    options.most_micros = 1'000'000;  // whether it hangs does not depend on how long a node takes
     NS_TRY(ReplayReport replayed, replay(traces_, groups_, options));
     for (TraceProblem& problem : replayed.problems) report(std::move(problem));
     report_.deadlock = std::move(replayed.deadlock);
@@ -587,6 +597,12 @@ class Lint {
   Rank first_beside_ = 0;
   // Of the rank that is read.
   FlatNode node_;
+  struct GroupCall {
+    std::uint64_t id;
+    std::int64_t group;
+    std::uint64_t hash;
+  };
+  std::vector<GroupCall> collectives_;
   std::vector<std::uint64_t> ids_, parents_;
   std::vector<std::size_t> parent_ends_;
   std::vector<bool> is_kernel_;

@@ -87,7 +87,7 @@ class Repair {
         const auto [before, first] = last.try_emplace(*node.stream, i);
         if (!first) {
           const std::uint64_t id = nodes_[before->second].id;
-          if (std::find(node.parents.begin(), node.parents.end(), id) == node.parents.end()) {
+          if (id != node.id && std::find(node.parents.begin(), node.parents.end(), id) == node.parents.end()) {
             node.before = id;
             ++report_.chained;
           }

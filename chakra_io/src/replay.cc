@@ -107,7 +107,7 @@ class Replay {
     Node node;
     node.id = in.id;
     node.name = name_of_node(in.name);
-    node.duration = std::max<Nanoseconds>(1, std::min(in.duration_micros, kLongestMicros) * 1000);
+    node.duration = std::max<Nanoseconds>(1, std::min(in.duration_micros, options_.most_micros) * 1000);
     state.parents.insert(state.parents.end(), in.parents.begin(), in.parents.end());
     state.parent_offsets.push_back(state.parents.size());
     const bool roofline = options_.roofline && !options_.replay_only;
@@ -180,7 +180,6 @@ class Replay {
  private:
   // No node ends later, so sums stay in 64 bits: 146 years. Longer durations are cut to 285 years.
   static constexpr Nanoseconds kLatest = Nanoseconds{1} << 62;
-  static constexpr std::uint64_t kLongestMicros = std::uint64_t{1} << 53;
 
   struct Event {
     Nanoseconds at;
@@ -428,12 +427,22 @@ class Replay {
 
   // ---- Why not everything ended ----
 
-  // `waiter` cannot go on before `on` does.
-  struct Wait {
-    Rank on = 0;
-    std::uint64_t node = 0;
+  // A rank cannot go on with `node` before all of `Awaited::ranks` have done `what`.
+  struct Awaited {
+    std::vector<Rank> ranks;
     std::string what;
+    std::size_t in_no_circle = 0;  // so many of them, from the first one on
   };
+  struct Wait {
+    std::uint64_t node = 0;
+    std::size_t awaited = 0;  // into awaited_; ranks that wait for the same share it
+  };
+
+  // Adds the problem where it will be told: some texts take long to make.
+  template <class Text>
+  void report_if_listed(Rank rank, const Node& node, const Text& text) {
+    report(rank, node, of(rank).problems < ReplayReport::kMostListed ? text() : "");
+  }
 
   void explain() {
     std::vector<ChannelKey> keys;  // in an order that does not depend on the hash
@@ -448,62 +457,67 @@ class Replay {
         report(from, at(from, index), fmt::format("rank {} never receives it (tag {}, {} bytes)", to, tag, size));
       }
       for (const NodeIndex index : channel.receiving) {
-        report(to, at(to, index),
-               fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
-                           why_not_sent(from, to, tag, size)));
-        waits_[to].push_back({from, at(to, index).id, fmt::format("a message with tag {}", tag)});
+        const auto& [tag_, from_, to_, size_] = key;  // clang 14 captures no structured bindings
+        const auto text = [this, tag = tag_, from = from_, to = to_, size = size_] {
+          return fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
+                             why_not_sent(from, to, tag, size));
+        };
+        report_if_listed(to, at(to, index), text);
+        waits_[to].push_back({at(to, index).id, awaited_.size()});
+        awaited_.push_back({{from}, fmt::format("a message with tag {}", tag)});
       }
     }
     for (const auto& [id, group] : groups_) {
       for (const auto& [number, meeting] : group.meetings) {
-        const std::string absent = absent_from(group, meeting);
+        std::vector<Rank> absent = absent_from(group, meeting);
+        const std::string names = names_of_absent(absent);
         for (const Arrival& arrival : meeting.arrived) {
-          explain_meeting(arrival, id, number, meeting, absent);
-          wait_for_absent(arrival, id, number, group, meeting);
+          explain_meeting(arrival, id, number, meeting, names);
+          waits_[arrival.rank].push_back({at(arrival.rank, arrival.node).id, awaited_.size()});
         }
+        awaited_.push_back({std::move(absent), fmt::format("collective number {} of group {}", number + 1, id)});
       }
     }
   }
 
-  void wait_for_absent(const Arrival& arrival, std::int64_t id, std::uint64_t number, const Group& group,
-                       const Group::Meeting& meeting) {
-    std::vector<Wait>& waits = waits_[arrival.rank];
-    for (const Rank rank : group.sorted) {
-      const auto is_rank = [rank](const Arrival& other) { return other.rank == rank; };
-      if (std::any_of(meeting.arrived.begin(), meeting.arrived.end(), is_rank)) continue;
-      waits.push_back(
-          {rank, at(arrival.rank, arrival.node).id, fmt::format("collective number {} of group {}", number + 1, id)});
-    }
-  }
-
-  // Ranks that wait for each other in a circle.
-  void find_deadlock(ReplayReport* out) const {
+  // Ranks that wait for each other in a circle. Each rank of what several wait for is walked to once.
+  void find_deadlock(ReplayReport* out) {
     enum class Mark : std::uint8_t { kNew, kOpen, kDone };
     std::map<Rank, Mark> marks;
     struct Step {
       Rank rank;
-      std::size_t next;
+      std::size_t wait = 0, next = 0;  // of its waits; of the ranks that this one is for
     };
     for (const auto& [first, unused] : waits_) {
       if (marks[first] != Mark::kNew) continue;
-      std::vector<Step> path = {{first, 0}};
+      std::vector<Step> path = {{first}};
       marks[first] = Mark::kOpen;
       while (!path.empty()) {
-        const auto waits = waits_.find(path.back().rank);
-        if (waits == waits_.end() || path.back().next == waits->second.size()) {
-          marks[path.back().rank] = Mark::kDone;
+        Step& step = path.back();
+        const auto waits = waits_.find(step.rank);
+        if (waits == waits_.end() || step.wait == waits->second.size()) {
+          marks[step.rank] = Mark::kDone;
           path.pop_back();
           continue;
         }
-        const Rank on = waits->second[path.back().next++].on;
+        Awaited& awaited = awaited_[waits->second[step.wait].awaited];
+        std::size_t& checked = awaited.in_no_circle;
+        while (checked < awaited.ranks.size() && marks[awaited.ranks[checked]] == Mark::kDone) ++checked;
+        step.next = std::max(step.next, checked);
+        if (step.next == awaited.ranks.size()) {
+          ++step.wait, step.next = 0;
+          continue;
+        }
+        const Rank on = awaited.ranks[step.next++];
         if (marks[on] == Mark::kNew) {
           marks[on] = Mark::kOpen;
-          path.push_back({on, 0});
+          path.push_back({on});
         } else if (marks[on] == Mark::kOpen) {
           const auto begin = std::find_if(path.begin(), path.end(), [on](const Step& s) { return s.rank == on; });
-          for (auto step = begin; step != path.end(); ++step) {
-            const Wait& wait = waits_.at(step->rank)[step->next - 1];
-            out->deadlock.push_back({step->rank, wait.node, wait.on, wait.what});
+          for (auto each = begin; each != path.end(); ++each) {
+            const Wait& wait = waits_.at(each->rank)[each->wait];
+            const Awaited& for_what = awaited_[wait.awaited];
+            out->deadlock.push_back({each->rank, wait.node, for_what.ranks[each->next - 1], for_what.what});
           }
           return;
         }
@@ -525,12 +539,16 @@ class Replay {
     return "; no node there sends it";
   }
 
-  static std::string absent_from(const Group& group, const Group::Meeting& meeting) {
+  static std::vector<Rank> absent_from(const Group& group, const Group::Meeting& meeting) {
     std::vector<Rank> arrived, absent;
     for (const Arrival& arrival : meeting.arrived) arrived.push_back(arrival.rank);
     std::sort(arrived.begin(), arrived.end());
     std::set_difference(group.sorted.begin(), group.sorted.end(), arrived.begin(), arrived.end(),
                         std::back_inserter(absent));
+    return absent;
+  }
+
+  static std::string names_of_absent(const std::vector<Rank>& absent) {
     constexpr std::size_t kNamed = 4;
     std::string text = absent.size() == 1 ? "rank" : "ranks";
     for (std::size_t i = 0; i < std::min(absent.size(), kNamed); ++i) {
@@ -549,7 +567,8 @@ class Replay {
     const auto text_of = [](const Node& n) {
       return fmt::format("{} of {} bytes", kCollectiveNames[static_cast<std::size_t>(n.collective)], n.size);
     };
-    const auto other = std::find_if(meeting.arrived.begin(), meeting.arrived.end(), differs);
+    const auto other =
+        meeting.agree ? meeting.arrived.end() : std::find_if(meeting.arrived.begin(), meeting.arrived.end(), differs);
     std::string why = "waits for " + absent;
     if (other != meeting.arrived.end()) {
       const Node& there = at(other->rank, other->node);
@@ -578,6 +597,7 @@ class Replay {
   std::map<std::int64_t, Group> groups_;
   std::unordered_map<ChannelKey, Channel, ChannelHash> channels_;
   std::map<Rank, std::vector<Wait>> waits_;
+  std::vector<Awaited> awaited_;
   std::vector<std::int64_t> times_;
   std::optional<Error> failure_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -97,6 +97,12 @@ Result<TraceSet> find_traces(const std::filesystem::path& where) {
     }
     out.files.push_back(path);
   }
+  const auto manifest = chakra::read_manifest(in);
+  const auto here = static_cast<Rank>(out.files.size());
+  if (manifest && manifest->prefix == found.begin()->first && manifest->ranks > here) {
+    return error(ErrorCode::kNotFound, fmt::format("the trace of rank {} is missing", here),
+                 fmt::format("{} ranks, as {} says", manifest->ranks, chakra::kManifest));
+  }
   return out;
 }
 

@@ -154,16 +154,19 @@ class StageWriter {
   // Ours: what the host launches before the wait `node`, from which its duration follows on any GPU.
   void add_launches(const StageProgram& program, NodeId node, TraceNode* out) const {
     const std::vector<HostLaunches>& parts = graph_.work_of(node).launches;
-    std::vector<std::int64_t> launched, read_before;
+    std::vector<std::int64_t> launched, after, read_before;
     std::vector<double> launches_ns;
+    std::map<LaneId, std::int64_t> last;  // the node before on each lane, as it is in `launched`
     std::uint32_t at = index(node) - parts.front().before;
     const auto launch_until = [&](std::uint32_t end) {
       for (; at < end; ++at) {
         std::size_t id = ids_[at];
         // Left out, or of a chain that is told.
         if (id == 0 || std::find(launched.begin(), launched.end(), id) != launched.end()) continue;
-        do {  // all parts of a collective
+        std::int64_t& before = last[graph_.node(NodeId{at}).lane];  // 0: none
+        do {                                                        // all parts of a collective
           launched.push_back(static_cast<std::int64_t>(id));
+          after.push_back(std::exchange(before, static_cast<std::int64_t>(id)));
         } while (id < program.operations.size() && program.operations[id++].part > 0);
       }
     };
@@ -174,6 +177,7 @@ class StageWriter {
     }
     launch_until(index(node));
     out->attributes.push_back({"ns_dist_launched", std::move(launched)});
+    out->attributes.push_back({"ns_dist_launched_after", std::move(after)});
     out->attributes.push_back({"ns_dist_launches_ns", std::move(launches_ns)});
     if (parts.size() == 1) return;
     out->attributes.push_back({"ns_dist_read_before", std::move(read_before)});

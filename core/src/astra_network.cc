@@ -290,9 +290,9 @@ constexpr std::string_view kRead[] = {"preferred-dataset-splits",
                                       "peak-perf",
                                       "roofline-enabled",
                                       "replay-only",
-                                      "collective-optimization"};
-constexpr std::string_view kLeftOut[] = {"scheduling-policy",
-                                         "trace-enabled",
+                                      "collective-optimization",
+                                      "scheduling-policy"};
+constexpr std::string_view kLeftOut[] = {"trace-enabled",
                                          "track-local-mem",
                                          "local-mem-trace-filename",
                                          "local-reduction-delay",
@@ -327,6 +327,9 @@ Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::s
   if (!optimization.empty() && optimization != "localBWAware" && optimization != "baseline") {
     reader.note("collective-optimization", "\"" + shortened(optimization) + "\" is unknown",
                 "localBWAware or baseline");
+  }
+  if (reader.has("scheduling-policy")) {  // of the chunks of one dimension: Sys.cc stops at any other
+    reader.choice("scheduling-policy", {"LIFO", "FIFO", "EXPLICIT"});
   }
   system.local_bandwidth_aware = optimization != "baseline";
   const std::pair<const char*, std::string AstraAlgorithms::*> lists[] = {

@@ -5,6 +5,7 @@
 
 #include "advice.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/sensitivity_json.h"
 #include "ns_dist/parameters.h"
 #include "ns_dist/version.h"
@@ -199,7 +200,7 @@ std::string to_json(const Report& report) {
   if (!report.sensitivity.empty()) json["sensitivity"] = sensitivity_json(report.sensitivity);
   if (!report.what_if.empty()) json["what_if"] = sensitivity_json(report.what_if);
   json["warnings"] = std::move(warnings);
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return dump_json(json, 2);
 }
 
 }  // namespace ns_dist

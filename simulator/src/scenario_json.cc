@@ -409,9 +409,7 @@ ordered_json scenario_json(const Scenario& scenario) {
   return Writer::of(copy);
 }
 
-std::string write_scenario(const Scenario& scenario) {
-  return scenario_json(scenario).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
+std::string write_scenario(const Scenario& scenario) { return dump_json(scenario_json(scenario), 2); }
 
 Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan) {
   NS_TRY(ordered_json root, parse_json(json, where));

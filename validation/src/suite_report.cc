@@ -7,6 +7,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "ns_dist/internal/json_reader.h"
+
 namespace ns_dist {
 namespace {
 
@@ -128,7 +130,7 @@ std::string to_json(std::span<const SuiteReport> reports) {
                       {"mistakes", std::move(mistakes)}});
   }
   const ordered_json json = {{"schema", "ns-dist/validation/1"}, {"suites", std::move(suites)}};
-  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return dump_json(json, 1);
 }
 
 }  // namespace ns_dist

@@ -285,7 +285,8 @@ struct ReplayOptions {
   // truncated to ns. Otherwise by their recorded microseconds, 0 taken for 1 ns.
   bool roofline = false;
   double peak_tflops = 0, local_memory_gbs = 0;
-  bool replay_only = false;    // every node takes its recorded microseconds, and nobody waits for a peer
+  bool replay_only = false;  // every node takes its recorded microseconds, and nobody waits for a peer
+  std::uint64_t most_micros = std::uint64_t{1} << 53;  // longer recorded durations are cut to this
   ReplayNetwork network = {};  // empty: communication takes its recorded microseconds once its ranks have met
   std::function<void(const ReplayedNode&)> visit = {};    // may be empty
   std::function<void(std::int64_t files)> progress = {};  // after each file that was read; may be empty
@@ -375,9 +376,10 @@ enum class AnnotateWay : std::uint8_t {
   kWork,      // the same, where they tell no dimensions of a product: by its work
   kRatio,     // the recorded duration times a ratio
   kLaunches,  // of a wait for the host: what the new durations do not hide of its launches
+  kHost,      // the host's own work, as recorded
   kKept,      // as recorded
 };
-inline constexpr std::size_t kAnnotateWays = 7;
+inline constexpr std::size_t kAnnotateWays = 8;
 std::string_view name_of(AnnotateWay way);
 
 struct AnnotateModel {

@@ -31,6 +31,13 @@ inline constexpr std::size_t kLongestJson = std::size_t{256} << 20;  // bytes
 // pointer); longer than kLongestJson.
 Result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& where);
 
+// `value` as a line of JSON, or as several with so many spaces before each level, ending in a newline. Never throws:
+// bytes that are no UTF-8 become U+FFFD.
+template <class Json>
+std::string dump_json(const Json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 // The beginning of `value` as JSON text, for messages: at most some 40 bytes, whatever the value's size and depth.
 std::string json_excerpt(const nlohmann::ordered_json& value);
 
