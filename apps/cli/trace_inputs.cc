@@ -1,14 +1,23 @@
 #include "trace_inputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "arguments.h"
 
 namespace ns_dist::cli {
 
 Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path) {
-  if (path.find("empty") != std::string::npos) return CommGroups();
+  std::error_code failed;
+  if (path.find("empty") != std::string::npos) {
+    if (std::filesystem::exists(path, failed)) {
+      warn(fmt::format("{} is not read: ASTRA-Sim takes a path with the word \"empty\" for no groups", path));
+    }
+    return CommGroups();
+  }
   if (!path.empty()) return read_comm_groups(path);
   const std::filesystem::path beside = traces.prefix.parent_path() / "comm_groups.json";
-  std::error_code failed;
   if (!std::filesystem::exists(beside, failed)) return CommGroups();
   return read_comm_groups(beside);
 }
@@ -18,9 +27,7 @@ std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProb
     return problem.message.starts_with("group ") && problem.message.ends_with(" is not defined");
   });
   if (!missing || !groups.empty()) return "";
-  return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE; as ASTRA-Sim does, "
-         "a "
-         "path with the word \"empty\" is read as none";
+  return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE";
 }
 
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {

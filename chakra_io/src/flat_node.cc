@@ -97,6 +97,16 @@ bool read_flags(std::string_view list, FlatNode::Dimensions* out) {
   return reader.ok();
 }
 
+// Whether the parser takes a message whose fields 1 to `strings` are strings.
+bool is_message(std::string_view message, std::uint32_t strings) {
+  WireReader reader(message);
+  WireField field;
+  while (reader.next(&field)) {
+    if (field.type == 2 && field.number <= strings && !is_utf8(field.bytes)) return false;
+  }
+  return reader.ok();
+}
+
 bool read_value(const WireField& field, Value* out) {
   const auto set = [&](std::int64_t number) {
     *out = {};
@@ -170,10 +180,15 @@ bool read_value(const WireField& field, Value* out) {
     case 22:
     case 24:
     case 26:
-    case 30:
     case 31:
     case 32:
       if (field.type == kBytes) *out = {};
+      break;
+    case 30:  // list of strings
+      if (field.type == kBytes) {
+        *out = {};
+        return is_message(field.bytes, 1);
+      }
       break;
     default:
       break;
@@ -222,8 +237,9 @@ bool read_attribute(std::string_view message, FlatNode* node) {
   WireReader reader(message);
   WireField field;
   while (reader.next(&field)) {
-    if (field.number == 1 && field.type == 2) {
-      name = field.bytes;
+    if (field.number <= 2 && field.type == 2) {  // its name, a comment
+      if (!is_utf8(field.bytes)) return false;
+      if (field.number == 1) name = field.bytes;
     } else if (!read_value(field, &value)) {
       return false;
     }
@@ -345,7 +361,9 @@ bool decode(std::string_view message, FlatNode* out) {
         if (field.type == 0) out->id = field.value;
         break;
       case 2:
-        if (field.type == 2) out->name = field.bytes;
+        if (field.type != 2) break;
+        if (!is_utf8(field.bytes)) return false;
+        out->name = field.bytes;
         break;
       case 3:
         if (field.type == 0) out->type = static_cast<std::int32_t>(static_cast<std::uint32_t>(field.value));
@@ -357,6 +375,10 @@ bool decode(std::string_view message, FlatNode* out) {
       case 7:
         if (field.type == 0) out->duration_micros = field.value;
         break;
+      case 8:  // what goes in, and what comes out
+      case 9:
+        if (field.type == 2 && !is_message(field.bytes, 3)) return false;
+        break;
       case 10:
         if (field.type == 2 && !read_attribute(field.bytes, out)) return false;
         break;
@@ -367,7 +389,7 @@ bool decode(std::string_view message, FlatNode* out) {
         break;
     }
   }
-  return reader.ok() && is_utf8(out->name);
+  return reader.ok();
 }
 
 void flatten(const TraceNode& node, FlatNode* out) {

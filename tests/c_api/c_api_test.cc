@@ -264,6 +264,13 @@ TEST(CApi, CallersOfOtherAgesAreUnderstood) {
   EXPECT_DOUBLE_EQ(older.ns, kernel_of(session.get(), kProduct).ns);
   EXPECT_EQ(older.behind, -1);
   EXPECT_EQ(older.struct_size, 2 * sizeof(double));
+  // No member ends in the middle of another one.
+  auto odd = kernel;
+  for (odd.struct_size = sizeof(std::size_t) + 1; odd.struct_size < 2 * sizeof(std::size_t); ++odd.struct_size) {
+    auto answer = sized<ns_dist_forecast>();
+    EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &odd, &answer), NS_DIST_BAD_INPUT) << odd.struct_size;
+    EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("struct_size is"));
+  }
   // A newer program has a member more: zero is its default, anything else cannot be done.
   struct {
     ns_dist_kernel kernel{};

@@ -142,6 +142,24 @@ TEST(Lint, FindsCollectivesThatDisagree) {
   EXPECT_THAT(text_of(none.lint()), HasSubstr("1 collectives of group 1: rank 1, a member, has none of them"));
 }
 
+// The feeder goes by ids, wherever a node stands in its file.
+TEST(Lint, TheOrderOfAFileIsNotThatOfItsCollectives) {
+  const TraceNode first = collective_of(1, 8), second = collective_of(2, 16);
+  EXPECT_EQ(text_of(LintedTraces({{first, second}, {second, first}}).lint()), "");
+  const std::string swapped = text_of(
+      LintedTraces({{collective_of(1, 8), collective_of(2, 16)}, {collective_of(1, 16), collective_of(2, 8)}}).lint());
+  EXPECT_THAT(swapped, HasSubstr("rank 1 numbers its collectives in another order than rank 0"));
+}
+
+// A collective's recorded time is read by nobody where the network tells it.
+TEST(Lint, ATimeThatNobodyReadsIsNoMistake) {
+  TraceNode endless = collective_of(2, 8, {1});
+  endless.duration_micros = ~std::uint64_t{0};
+  const LintReport report = LintedTraces({{compute(1), endless}, {compute(1), collective_of(2, 8, {1})}}).lint();
+  EXPECT_EQ(text_of(report), "");
+  EXPECT_TRUE(report.ran);
+}
+
 // Every trace is whole by itself; only running them shows the circle.
 TEST(Lint, FindsTheDeadlockOfTheSharedSlot) {
   const LintedTraces traces({{collective_of(1, 8), message(TraceNodeType::kSend, 2, 1, 8, 7)},

@@ -47,6 +47,14 @@ TEST(Repair, KernelsOfAStreamAreChainedInTheOrderOfTheirLaunches) {
   EXPECT_EQ(out, nodes);
 }
 
+// Two nodes of one id are another mistake: neither waits for itself.
+TEST(Repair, ANodeDoesNotWaitForItsOwnId) {
+  RepairReport report;
+  for (const TraceNode& node : repaired({kernel_of_stream(1, 7, {}, 10), kernel_of_stream(1, 7, {}, 20)}, &report)) {
+    EXPECT_TRUE(node.ctrl_deps.empty());
+  }
+}
+
 TEST(Repair, StartTimesOrderWhatIsReadyTogether) {
   RepairReport report;
   const auto out = repaired(

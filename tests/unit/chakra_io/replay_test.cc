@@ -245,6 +245,28 @@ TEST(Replay, FindsTheRanksThatWaitInACircle) {
   EXPECT_THAT(replay(Traces{{receive(1, 1, 8, 7)}, {timed_kernel(1, 1)}}, {}).deadlock, testing::IsEmpty());
 }
 
+// Many ranks wait for the same ones: the circle goes through the last of these, and each is walked to once.
+TEST(Replay, FindsTheCircleAmongManyThatWaitForMany) {
+  constexpr std::int64_t kRanks = 2000, kAbsent = 1000;
+  Traces traces;
+  CommGroups groups = {{1, {}}, {2, {0, kRanks - 1}}};
+  for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+    groups[1].push_back(rank);
+    if (rank < kAbsent) {
+      traces.push_back({collective(1, "1", 8)});
+    } else {
+      traces.push_back({receive(1, rank - 1, 8, 3)});  // that nobody sends
+    }
+  }
+  traces.front() = {collective(1, "1", 8), collective(2, "2", 8, {1})};
+  traces.back() = {collective(1, "2", 8), collective(2, "1", 8, {1})};
+  traces[kAbsent] = {timed_kernel(1, 1)};
+  const ReplayReport report = replay(traces, groups);
+  ASSERT_EQ(report.deadlock.size(), 2U);
+  EXPECT_EQ(report.deadlock[0], (TraceWait{0, 1, kRanks - 1, "collective number 1 of group 1"}));
+  EXPECT_EQ(report.deadlock[1], (TraceWait{kRanks - 1, 1, 0, "collective number 1 of group 2"}));
+}
+
 // A network that tells what it was asked. The group lists rank 1 first, and so goes the feeder's ring.
 TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
   ReplayOptions options;

@@ -177,6 +177,7 @@ TEST(Traces, ReplayNamesWhatIsMissing) {
   std::ofstream(folder.path() / "four.yml") << "topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]\nlatency: [1]\n";
   refused("replay t --network four.yml", folder.path(), 1, "the network has 4 NPUs, and there are traces of 2 ranks");
   std::filesystem::remove(folder.path() / "t" / "trace.1.et");
+  std::filesystem::remove(folder.path() / "t" / "manifest.json");
   std::ofstream(folder.path() / "one.yml") << "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]\n";
   refused("replay t --recorded", folder.path(), 1, "rank 0, node [0-9]+ .*no member|cannot|group|waits");
 }
@@ -316,6 +317,22 @@ TEST(Traces, ExportTouchesNoForeignFolder) {
   answered("lint t", folder.path());
 }
 
+// Another prefix takes the place of the traces that an export left.
+TEST(Traces, AnExportOfAnotherNameReplacesTheEarlierOne) {
+  const ScratchFolder folder;
+  const std::string work = "export --model gpt2 --global-batch 2 --output t ";
+  answered(work + "--dp 2", folder.path());
+  std::ofstream(folder.path() / "t" / "others.0.et") << "mine";
+  refused(work + "--prefix new", folder.path(), 1, "t: holds files that are no export's: others.0.et");
+  std::filesystem::remove(folder.path() / "t" / "others.0.et");
+  answered(work + "--prefix new", folder.path());
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.0.et"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "t" / "trace.1.et"));
+  answered("lint t", folder.path());
+  // A name that is no text in UTF-8 is a name, too.
+  answered(work + "--prefix $'\\xff'", folder.path());
+}
+
 // Files of the names of an export that nobody exported stay.
 TEST(Traces, NamesOfAnExportMayBeAnothers) {
   const ScratchFolder folder;
@@ -379,6 +396,44 @@ TEST(Traces, AnnotateWaitsAsLongAsTheOtherGpuDoes) {
     answered("annotate h100 --gpu h100 --force --output new", folder.path());
     EXPECT_NEAR(step_of("new") / step_of("h100"), 1, 1e-3);
     EXPECT_THAT(answered("lint new", folder.path()).out, HasSubstr("nothing wrong"));
+  }
+}
+
+// Annotated for the GPU that it was exported for, a plan takes as long: also where collectives of several streams run
+// in an order that only ASTRA-Sim's one slot asks for.
+TEST(Traces, AnnotateForTheSameGpuChangesNothing) {
+  const ScratchFolder folder;
+  const auto replayed = [&](const std::string& traces) {
+    return json::parse(answered("replay " + traces + " --json", folder.path()).out)["step_time_s"].get<double>();
+  };
+  for (const char* plan : {"--model gpt3-1.3b --layers 4 --tp 2 --dp 4 --zero 2 --global-batch 16",
+                           "--model llama3-8b --layers 4 --dp 8 --zero 3 --global-batch 8 --seq 1024",
+                           "--model mixtral-8x7b --layers 2 --tp 2 --ep 4 --dp 8 --global-batch 16 --seq 1024"}) {
+    answered(std::string("export --force --contention off --compute-slowdown off --output a ") + plan, folder.path());
+    const json report = json::parse(answered("annotate a --gpu h100 --force --json --output b", folder.path()).out);
+    EXPECT_GT(report["ways"]["host's launches"]["kernels"].get<int>(), 0) << plan;
+    EXPECT_NEAR(replayed("b") / replayed("a"), 1, 1e-6) << plan;
+  }
+}
+
+// What the host computes by itself is told, and is another one's on another machine.
+TEST(Traces, AnnotateTellsTheHostsOwnWork) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --dp 2 --global-batch 2 --offload-optimizer 1 --output t", folder.path());
+  const CommandResult result = run_command("ns-dist annotate t --gpu b200 --json --output new", folder.path());
+  EXPECT_THAT(result.err, HasSubstr("% of the recorded time is the host's own work"));
+  const json host = json::parse(result.out)["ways"]["host's work"];
+  EXPECT_GT(host["kernels"].get<int>(), 0);
+  EXPECT_EQ(host["recorded_ms"], host["now_ms"]);
+}
+
+// The manifest says how many traces belong together.
+TEST(Traces, AMissingLastRankIsNoticed) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --dp 2 --global-batch 2 --output t", folder.path());
+  std::filesystem::remove(folder.path() / "t" / "trace.1.et");
+  for (const char* command : {"lint t", "replay t", "annotate t --gpu h100 --output u"}) {
+    refused(command, folder.path(), 1, "the trace of rank 1 is missing; expected 2 ranks, as manifest.json says");
   }
 }
 
