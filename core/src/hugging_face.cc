@@ -138,8 +138,9 @@ bool tells_layers(JsonReader& reader) {
 }
 
 // Notes the first key of another model; whether there is one.
-bool note_foreign(JsonReader& reader) {
-  const bool told = tells_layers(reader);
+bool note_foreign(JsonReader& reader, std::string_view type) {
+  const auto reads_mixers = [type](const Family& each) { return each.hybrid && each.model_type == type; };
+  const bool told = tells_layers(reader) || std::any_of(families().begin(), families().end(), reads_mixers);
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
     reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
@@ -195,7 +196,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
-  if (note_foreign(reader)) return;
+  if (note_foreign(reader, type)) return;
   if (type.empty()) {
     if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
   }

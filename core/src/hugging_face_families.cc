@@ -593,7 +593,11 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   if (reader.boolean("mlp_bias", model.bias) && !model.bias) {
     model.warnings.emplace_back("\"mlp_bias\" is left out: no linear layer but those before attention has biases");
   }
-  family.delta ? read_delta_net(reader, model) : read_attention_layers(reader, family, model);
+  if (family.delta) {
+    read_delta_net(reader, model);
+  } else if (!family.hybrid) {
+    read_attention_layers(reader, family, model);
+  }
   model.prediction_layers =
       reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_mtp_modules", "num_nextn_predict_layers"}), 0,
                      1'000, Presence::kOptional, 0);
@@ -609,6 +613,52 @@ void read_moe(JsonReader& reader, const Family& family, Model& model) {
 void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
   model.ffn /= 2;
+}
+
+// Whether each layer has attention, where others have Mamba-2: by names, or by the numbers of those that have it.
+std::vector<bool> attention_of_layers(JsonReader& reader, const Model& model) {
+  std::vector<bool> attention = none_of_layers(model);
+  if (present(reader, "layer_types")) {
+    const std::vector<std::string> types = reader.texts("layer_types");
+    for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) attention[i] = types[i] != "mamba";
+    return attention;
+  }
+  for (const double layer : reader.numbers("attn_layer_indices", 0, kMostSize, Presence::kOptional)) {
+    if (const auto at = static_cast<std::size_t>(layer); at < attention.size()) attention[at] = true;
+  }
+  return attention;
+}
+
+// granitemoehybrid: GraniteMoeHybridConfig (Granite 4). bamba: BambaConfig. A layer is two of ours: what mixes tokens,
+// and its MLP or experts.
+void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  const bool has_experts = active(reader, "num_local_experts");
+  if (has_experts) {
+    read_experts(reader, family, model);
+  } else {
+    model.ffn = size_or(reader, family, {"shared_intermediate_size"}, model.ffn);
+  }
+  if (reader.text("position_embedding_type", Presence::kOptional) == "nope") model.position = PositionKind::kNone;
+  const std::vector<bool> attention = attention_of_layers(reader, model);
+  if (std::find(attention.begin(), attention.end(), false) == attention.end()) return;
+  for (const bool attends : attention) {
+    model.layer_pattern += attends ? '*' : 'M';
+    model.layer_pattern += has_experts ? 'E' : '-';
+  }
+  model.warnings.push_back(
+      fmt::format("each of the {} layers counts as two: attention or Mamba-2, and what follows it", model.layers));
+  model.layers = static_cast<std::int64_t>(model.layer_pattern.size());
+  StateSpace space;
+  space.heads = reader.integer("mamba_n_heads", 1, kMostSize);
+  space.head_dim = reader.is_text("mamba_d_head")  // "auto"
+                       ? reader.integer("mamba_expand", 1, kMostSize, Presence::kOptional, 2) * model.hidden /
+                             std::max<std::int64_t>(1, space.heads)
+                       : reader.integer("mamba_d_head", 1, kMostSize);
+  space.groups = reader.integer("mamba_n_groups", 1, kMostSize, Presence::kOptional, 1);
+  space.state = reader.integer("mamba_d_state", 1, kMostSize);
+  space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
+  model.state_space = space;
 }
 
 // nemotron_h: NemotronHConfig. Attention has no positions.
@@ -754,6 +804,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "olmoe", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
     {.model_type = "granite", .read = read_decoder},
     {.model_type = "granitemoe", .read = read_moe},
+    {.model_type = "granitemoehybrid", .read = read_hybrid, .hybrid = true},
+    {.model_type = "bamba", .read = read_hybrid, .rotary = 0.5, .hybrid = true},
     {.model_type = "smollm3", .read = read_decoder, .tied = true, .full_every = 4},
     {.model_type = "cohere", .read = read_decoder, .norm = kLayerNorm, .tied = true, .branches = Branches::kParallel},
     {.model_type = "cohere2",

@@ -245,6 +245,20 @@ const Published kPublished[] = {
          "num_attention_heads": 40, "num_experts_per_tok": 0, "num_hidden_layers": 2, "num_key_value_heads": 8,
          "num_local_experts": 0, "shared_intermediate_size": 8192, "tie_word_embeddings": true, "vocab_size": 100352})",
      2 * (2.0 * 40 * 64 + 2 * 8 * 64 + 3 * 8192) * 2560 + 100352.0 * 2560, 1e-3},
+    // Mamba-2 in most layers, with experts behind it as behind attention (Granite 4 H small); an MLP (Bamba).
+    {R"({"model_type": "granitemoehybrid", "hidden_size": 4096, "intermediate_size": 768, "num_hidden_layers": 5,
+         "layer_types": ["mamba", "mamba", "mamba", "mamba", "attention"], "mamba_d_conv": 4, "mamba_d_head": 64,
+         "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_n_heads": 128, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "num_experts_per_tok": 10, "num_local_experts": 72, "shared_intermediate_size": 1536,
+         "position_embedding_type": "nope", "tie_word_embeddings": true, "vocab_size": 100352})",
+     5 * (72 * 3.0 * 768 + 3 * 1536 + 72) * 4096 + 4 * (2 * 8192.0 + 2 * 128 + 128 + 8192) * 4096 +
+         (2.0 * 32 + 2 * 8) * 128 * 4096 + 100352.0 * 4096,
+     1e-3},
+    {R"({"model_type": "bamba", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+         "attn_layer_indices": [9, 18, 27], "mamba_d_conv": 4, "mamba_d_head": "auto", "mamba_d_state": 128,
+         "mamba_n_groups": 1, "mamba_n_heads": 128, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "tie_word_embeddings": false, "vocab_size": 128256})",
+     9.78e9},
     // Experts that work on a part of the hidden size, behind one projection and before another.
     {R"({"model_type": "nemotron_h", "head_dim": 128, "hidden_size": 4096, "hybrid_override_pattern": "E*",
          "intermediate_size": 2688, "mamba_head_dim": 64, "mamba_num_heads": 128, "mlp_hidden_act": "relu2",
