@@ -379,10 +379,14 @@ cheaper launches of experts deviate more|simulator/src/host_waits.cc|s@std::pow(
 bridges take SMs from collectives over PCIe|network_model/src/fair_sharing.cc|s@link.link_class == network::LinkClass::kPcie@false@|unit_simulator
 explained kernels have two operands|apps/cli/explain.cc|s@if (!streams) continue;@@;s@std::tuple("--inputs", "inputs", request.inputs)@std::tuple("--inputs", "inputs", std::optional(request.inputs.value_or(2)))@;s@std::tuple("--outputs", "outputs", request.outputs)@std::tuple("--outputs", "outputs", std::optional(request.outputs.value_or(1)))@|unit_cli
 a report's layers stay as they were written|core/src/read_model.cc|s@std::sort(set.listed.begin(), set.listed.end())@void()@|unit_simulator
-steps of two machines are compared as those of one|simulator/src/predict.cc|s@if (err_together(from, to))@if (true)@|unit_simulator
+steps of two machines are compared as those of one|simulator/src/predict.cc|s@if (err_together(from, to))@if (err_together(from, from))@|unit_simulator
 a plan on two networks errs by itself|simulator/src/predict.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
 an unknown type has the norms of the nearest family|core/src/hugging_face.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
 windows of unknown types are those of Qwen|core/src/hugging_face.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
+annotate follows the slots of ASTRA-Sim|chakra_io/src/writer.cc|s@std::exchange(before, static_cast<std::int64_t>(id))@0@|unit_chakra_io unit_cli
+a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
+collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
+layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
 steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@scenario.cluster.gpu.vendor != "nvidia"@false@|unit_simulator
 fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (before_ampere and false) {@|unit_simulator
 uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % chunks != 0)@(layers % chunks != 0 and (even or true))@|unit_simulator
