@@ -256,7 +256,7 @@ the shard of an operand counts|chakra_io/src/symbolic_operators.cc|s@if (letters
 a product of symbols is one operation a multiply-add|chakra_io/src/symbolic_operators.cc|s@UnknownOperator{"product", 2 \* node.operations@UnknownOperator{"product", node.operations@|unit_chakra_io property_chakra_io
 nanoseconds are written as half of them|chakra_io/src/writer.cc|s@\* 1000 + 500);@* 500 + 500);@|unit_chakra_io property_chakra_io
 parts of a collective take the whole time each|chakra_io/src/writer.cc|s@exact_ns \*= collective.size / all;@exact_ns *= all / all;@|unit_chakra_io property_chakra_io
-microseconds are read as nanoseconds|chakra_io/src/replay.cc|s@kLongestMicros) \* 1000)@kLongestMicros) * 1)@|unit_chakra_io property_chakra_io
+microseconds are read as nanoseconds|chakra_io/src/replay.cc|s@options_.most_micros) \* 1000)@options_.most_micros) * 1)@|unit_chakra_io property_chakra_io
 a roofline of a trace knows no memory|chakra_io/src/replay.cc|s@std::min(options_.local_memory_gbs \* 1e9 \* (work / size), options_.peak_tflops \* 1e12)@std::max(0 * size, options_.peak_tflops * 1e12)@|unit_chakra_io property_chakra_io
 kernels of a call share its time evenly|chakra_io/src/annotate.cc|s@kernel.recorded_ns / call.recorded : 1 / call.kernels@1 / call.kernels : 1 / call.kernels@|unit_chakra_io property_chakra_io
 a linear layer has a row for each element|chakra_io/src/pytorch_operators.cc|s@return Gemm{.m = elements(input) / input.back(), @return Gemm{.m = elements(input), @|unit_chakra_io property_chakra_io
@@ -383,7 +383,7 @@ steps of two machines are compared as those of one|simulator/src/predict.cc|s@if
 a plan on two networks errs by itself|simulator/src/predict.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
 an unknown type has the norms of the nearest family|core/src/hugging_face.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
 windows of unknown types are those of Qwen|core/src/hugging_face.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
-annotate follows the slots of ASTRA-Sim|chakra_io/src/writer.cc|s@std::exchange(before, static_cast<std::int64_t>(id))@0@|unit_chakra_io unit_cli
+annotate follows the slots of ASTRA-Sim|chakra_io/src/annotate.cc|s@if (!wait.after.empty()) {@if (wait.after.empty()) {@|unit_chakra_io unit_cli
 a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
 collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
 layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
