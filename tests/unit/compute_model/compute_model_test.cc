@@ -320,6 +320,55 @@ TEST(ComputeModel, ABatchTakesAsLongAsItsProducts) {
 }
 
 // GPT-2's 50,257 logits: seven times as long as 50,304 on an H100. Measured there: 13.5, 10.2 and 9.3 ms.
+// Causal rows were measured with paged keys and values, as inference serves them; those without a mask with plain ones,
+// as training has both.
+TEST(ComputeModel, AMaskMakesTrainingsAttentionNoSlower) {
+  for (const char* gpu : {"l40s", "a100", "rtx-6000-ada"}) {
+    const auto model = model_of(*Catalog::built_in().gpu(gpu));
+    for (const std::int64_t length : {256, 512, 1024, 4096}) {
+      for (const std::int64_t head : {64, 128}) {
+        Attention attention{.batch = 32,
+                            .heads = 16,
+                            .kv_heads = 16,
+                            .query_length = length,
+                            .key_length = length,
+                            .head_dim = head,
+                            .value_dim = head,
+                            .library = Library::kFlash2};
+        const double causal = milliseconds(*model, {attention});
+        attention.causal = false;
+        EXPECT_LE(causal, milliseconds(*model, {attention})) << gpu << " " << length << " " << head;
+      }
+    }
+  }
+}
+
+// Backward in fp32 the same kernels as in half precision run on twice the bytes.
+TEST(ComputeModel, NormalizationBackwardIsNoFasterInFp32) {
+  const auto model = model_of(*Catalog::built_in().gpu("h200"));
+  for (const Library library : {Library::kEager, Library::kCompiled, Library::kCudnn}) {
+    const Normalization norm{.rows = 65536, .columns = 1024, .pass = Pass::kBackward, .library = library};
+    EXPECT_GE(milliseconds(*model, {norm, DType::kFp32}), milliseconds(*model, {norm, DType::kBf16}));
+  }
+}
+
+// Batches with rows that fill no line of 16 bytes run on vector units where that was seen, on A100. From Hopper on they
+// are products like others, or have the kernels of odd rows.
+TEST(ComputeModel, ABatchOfOddRowsTakesNoLongerThanItsProductsFromHopperOn) {
+  for (const char* gpu : {"h100", "b200"}) {
+    const auto model = model_of(*Catalog::built_in().gpu(gpu));
+    for (const std::int64_t n : {1020, 1023}) {
+      Gemm gemm{.m = 1024, .n = n, .k = 1024};
+      const double one = milliseconds(*model, {gemm});
+      gemm.batch = 2;
+      EXPECT_LE(milliseconds(*model, {gemm}), 2 * one) << gpu << " " << n;
+    }
+  }
+  const auto ampere = model_of(a100());
+  EXPECT_GT(milliseconds(*ampere, {Gemm{.batch = 2, .m = 1024, .n = 1020, .k = 1024}}),
+            10 * milliseconds(*ampere, {Gemm{.batch = 2, .m = 1024, .n = 1024, .k = 1024}}));
+}
+
 TEST(ComputeModel, RowsOfAnOddNumberOfElementsAreSlow) {
   const auto model = make_compute_model(*Catalog::built_in().gpu("h100-sxm-80gb"));
   ASSERT_TRUE(model);
