@@ -463,8 +463,11 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
       NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
     }
-    const auto grow = job.goals.budget ? search_within_budget : search_until_in_time;
-    for (const SearchRequest& request : job.requests) NS_TRY_VOID(grow(request, job.goals, catalog, searcher));
+    for (const SearchRequest& request : job.requests) {
+      const std::size_t first = searcher.cases().size();
+      if (job.goals.deadline) NS_TRY_VOID(search_until_in_time(request, job.goals, catalog, searcher));
+      if (job.goals.budget) NS_TRY_VOID(search_within_budget(request, job.goals, catalog, first, searcher));
+    }
     return {};
   }
   std::vector<SearchSpace> spaces;

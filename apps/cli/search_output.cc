@@ -380,21 +380,38 @@ std::string table_notes(const TableColumns& columns, const std::vector<SearchCas
   return page;
 }
 
+// What to doubt most of a plan; the command of the plan tells all of it.
+std::string first_warning(const Report& report) {
+  if (report.warnings.empty()) return "";
+  const std::size_t others = report.warnings.size() - 1;
+  return fmt::format("  warning: {}{}\n", with_flags(report.warnings.front().message),
+                     others == 0 ? "" : fmt::format(" (and {} more: run the command above)", others));
+}
+
 // The best cases below the table.
 std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const BestCases best = best_of(cases, goals);
   std::string page;
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;
+    const Report& report = fastest_of(*found)->report;
     page += fmt::format("\n{}: {} x {}\n", style.bold(what), with_commas(found->gpus), found->base.cluster.gpu.id);
     if (const auto time = training_of(*found, goals)) {
-      page += fmt::format("  {} (90 % interval {} to {}{})\n", long_time(time->total), long_time(time->low),
-                          long_time(time->high), in_time(*found, goals) ? not_certain(*time, goals) : "");
+      page += fmt::format("  {} (90 % interval {} to {}{}){}{}\n", long_time(time->total), long_time(time->low),
+                          long_time(time->high), in_time(*found, goals) ? not_certain(*time, goals) : "",
+                          goals.deadline && !in_time(*found, goals) ? ", " + style.red("too late") : "",
+                          goals.budget && !in_budget(*found, goals) ? ", " + style.red("above the budget") : "");
+    } else {
+      page += fmt::format("  {} a step (90 % interval {} to {})\n", duration_text(report.step),
+                          duration_text(report.step_low), duration_text(report.step_high));
     }
-    page += fmt::format("  {}\n", command_of(found->result.answers.front(), goals.from));
+    page += fmt::format("  {}\n", command_of(*fastest_of(*found), goals.from));
   };
   show(best.fastest, "The fastest");
-  if (best.fastest != nullptr) add_sensitivity(page, *best.fastest, style);
+  if (best.fastest != nullptr) {
+    page += first_warning(fastest_of(*best.fastest)->report);
+    add_sensitivity(page, *best.fastest, style);
+  }
   show(best.cheapest, "The cheapest");
   if (best.cheapest_in_time != best.cheapest) show(best.cheapest_in_time, "The cheapest that is in time");
   if (goals.objective == Objective::kEnergy) show(best.least_energy, "The least energy");

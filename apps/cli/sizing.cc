@@ -207,17 +207,30 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
 }
 
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
-                                  Searcher& searcher) {
+                                  std::size_t first, Searcher& searcher) {
   NS_TRY(const Sizes sizes, Sizes::make(request, catalog));
-  const std::size_t first = searcher.cases().size();
+  NS_TRY(const std::int64_t smallest, goals.deadline ? first_size(sizes, goals) : Result<std::int64_t>(sizes.unit()));
+  std::optional<Seconds> least;
+  int in_vain = 0;  // sizes behind each other that train no sooner
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
-    NS_TRY_VOID(searcher.add(with_gpus(request, gpus)));
-    return cost_of(searcher.cases().back(), goals);
+    const auto same = [&](const SearchCase& each) { return each.gpus == gpus; };
+    auto found =
+        std::find_if(searcher.cases().begin() + static_cast<std::ptrdiff_t>(first), searcher.cases().end(), same);
+    if (found == searcher.cases().end()) {
+      NS_TRY_VOID(searcher.add(with_gpus(request, gpus)));
+      found = searcher.cases().end() - 1;
+    }
+    const auto time = training_of(*found, goals);
+    const bool sooner = time && (!least || time->total < *least);
+    if (sooner) least = time->total;
+    in_vain = sooner || !least ? 0 : in_vain + 1;
+    return cost_of(*found, goals);
   };
   std::int64_t within = 0, above = 0;
   std::optional<double> before;
   bool passed = false;
-  for (std::int64_t most = sizes.unit(); most <= kMostSearched && !passed && !searcher.interrupted(); most *= 2) {
+  for (std::int64_t most = smallest; most <= kMostSearched && !passed && in_vain < 2 && !searcher.interrupted();
+       most *= 2) {
     const std::optional<std::int64_t> gpus = sizes.up_to(most);
     if (!gpus) continue;
     NS_TRY(const std::optional<double> cost, cost_at(*gpus));

@@ -20,10 +20,12 @@ Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& ca
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher);
 
-// Twice as many GPUs each time until the training costs more than the budget and the cost grows; then sizes between the
-// last one within the budget and the first above it.
+// Twice as many GPUs each time until the training costs more than the budget and the cost grows, or two sizes after
+// each other train no sooner; then sizes between the last one within the budget and the first above it. With a
+// deadline, from the first size on whose peak rate could be in time. `first`: of the searcher's cases, the first one of
+// this request; none is searched twice.
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
-                                  Searcher& searcher);
+                                  std::size_t first, Searcher& searcher);
 
 // Where no plan fits into memory, what does: more GPUs, or the optimizer on the hosts. Where GPUs are too many or no
 // number that can be divided well, fewer that are faster, or of which plans are possible. Only what another search

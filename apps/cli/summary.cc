@@ -73,6 +73,13 @@ std::string largest_kinds(const Report& report) {
   return fmt::format("at the peak, of {}: {}", live_text(detail), text);
 }
 
+// Of the fullest stage; none where its loss keeps none.
+Bytes logits_at_peak(const Report& report) {
+  if (report.memory_detail.empty()) return Bytes();
+  const StageMemoryDetail& detail = report.memory_detail[static_cast<std::size_t>(report.memory.peak_stage)];
+  return detail.activations[static_cast<std::size_t>(ActivationKind::kLogits)];
+}
+
 void answer(Page& page, const Report& report) {
   const Style& style = page.style();
   page.line("");
@@ -117,6 +124,10 @@ void answer(Page& page, const Report& report) {
                 remedy_text(report));
     } else {
       page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions");
+      const Bytes logits = logits_at_peak(report);
+      if (logits > 0.25 * report.scenario.cluster.gpu.memory) {
+        page.fact("", "logits take {}: --loss-library liger keeps none", bytes_text(logits));
+      }
     }
   }
 }

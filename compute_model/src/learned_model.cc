@@ -139,6 +139,13 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     derive(op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
            "from one product to the experts by tiles and waves");
     estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
+  } else if (const auto* norm = std::get_if<Normalization>(&op.kind);
+             norm != nullptr && query.predictor == Predictor::kNormalization) {
+    const double copied = roofline.bytes / machine().achieved_bandwidth;
+    if (copied > estimate->seconds) {
+      estimate->seconds = copied, estimate->high = std::max(estimate->high, copied);
+      if (steps.on()) steps.add("copied_s", copied, "no faster than a copy of as many bytes");
+    }
   } else if (attention != nullptr &&
              (attention->pass != std::get<Attention>(measured.kind).pass || op.dtype != measured.dtype)) {
     derive(op, 1,

@@ -151,8 +151,8 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
   for (std::size_t i = 0; i < std::min(kMost, all.critical_path.size()); ++i) {
     const Hotspot& hotspot = all.critical_path[i];
     add(hotspot.name, share(hotspot.seconds),
-        fmt::format("on the critical path: {} {} of {:.4g} us", hotspot.count, hotspot.kind,
-                    hotspot.seconds / static_cast<double>(hotspot.count) / units::us));
+        fmt::format("on the critical path: {} {} of {}", hotspot.count, hotspot.kind,
+                    duration_text(hotspot.seconds / static_cast<double>(hotspot.count))));
   }
   return explanation;
 }

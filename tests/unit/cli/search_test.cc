@@ -732,6 +732,35 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
 }
 
 // The search would be in vain: it is refused before it begins, with and without sizes.
+// A budget beside a deadline: the fewest GPUs in time are those without a budget, no size is searched twice, and what
+// is too late or too dear says so. Sizes end where more GPUs train no sooner.
+TEST(SearchCommand, ABudgetChangesNoAnswerToADeadline) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  const std::string job = kTrained + std::string("--deadline 40d ");
+  const auto line = [](const std::string& page) {
+    const std::size_t at = page.find("The fewest GPUs of these that are in time: ");
+    return page.substr(at, page.find('\n', at) - at);
+  };
+  const std::string alone = run_command(job, folder.path()).out;
+  const CommandResult both = run_command(job + "--budget 1K", folder.path());
+  ASSERT_THAT(alone, HasSubstr("The fewest GPUs of these that are in time: "));
+  EXPECT_EQ(line(both.out), line(alone));
+  EXPECT_THAT(both.out, HasSubstr("above the budget"));
+  const json found = json::parse(run_command(job + "--budget 1B --json", folder.path()).out);
+  std::set<std::int64_t> sizes;
+  double soonest = 1e300;
+  int in_vain = 0;
+  for (const json& row : found["table"]) {
+    EXPECT_TRUE(sizes.insert(row["gpus"].get<std::int64_t>()).second) << "searched twice";
+    const double time = row["training"]["seconds"];
+    in_vain = time < soonest ? 0 : in_vain + 1;
+    soonest = std::min(soonest, time);
+  }
+  EXPECT_LE(in_vain, 2) << "no larger size is sooner";
+  EXPECT_GE(sizes.size(), 3u);
+}
+
 TEST(SearchCommand, ABudgetNeedsThePriceOfEveryGpu) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2}})";

@@ -343,6 +343,19 @@ TEST(ComputeModel, AMaskMakesTrainingsAttentionNoSlower) {
   }
 }
 
+// Nothing reads and writes a tensor faster than a copy does.
+TEST(ComputeModel, NormalizationIsNoFasterThanACopy) {
+  for (const char* gpu : {"l4", "a100", "h100", "b200"}) {
+    const auto model = model_of(*Catalog::built_in().gpu(gpu));
+    for (const Library library : {Library::kCompiled, Library::kCudnn, Library::kEager}) {
+      const Normalization norm{.kind = NormalizationKind::kRmsNorm, .rows = 65536, .columns = 4096, .library = library};
+      EXPECT_GE(milliseconds(*model, {norm, DType::kBf16}),
+                0.99 * milliseconds(*model, {Copy{.bytes = 2.0 * 65536 * 4096 * units::B}, DType::kBf16}))
+          << gpu;
+    }
+  }
+}
+
 // Backward in fp32 the same kernels as in half precision run on twice the bytes.
 TEST(ComputeModel, NormalizationBackwardIsNoFasterInFp32) {
   const auto model = model_of(*Catalog::built_in().gpu("h200"));
