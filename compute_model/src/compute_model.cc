@@ -158,7 +158,9 @@ class KernelModel final : public BatchCost {
   // long. With the same kernel a mask takes no time.
   void limit_by_unmasked(const Operator& op, const Question& question, Estimate& estimate, Steps& steps) const {
     const auto* attention = std::get_if<Attention>(&op.kind);
+    constexpr std::int64_t kLongest = 4096;  // from there on a mask saves time on every GPU that was measured
     if (attention == nullptr || !attention->causal || attention->window > 0) return;
+    if (attention->key_length > kLongest) return;
     if (question.query.predictor != Predictor::kAttention || attention->library == Library::kServing) return;
     Operator whole = op;
     std::get<Attention>(whole.kind).causal = false;
