@@ -13,7 +13,7 @@ namespace ns_dist::chakra {
 inline constexpr std::string_view kStaging = ".ns-dist-export";
 inline constexpr std::string_view kManifest = "manifest.json";  // the last file
 
-// What the manifest of an export, or of annotated traces, says of its folder.
+// The manifest of exported or annotated traces.
 struct Manifest {
   std::vector<std::string> beside;  // files beside the traces, which the next export may replace
   std::string prefix = "";          // of its traces; "": not told
