@@ -57,10 +57,10 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
 }
 
 // The step of the report that --from names, where flags changed it.
-std::optional<Against> against_base(const WorkFlags& flags, const Scenario& scenario) {
+std::optional<Against> against_base(const WorkFlags& flags, const Scenario& scenario, const Session& session) {
   const auto base = read_base_of(flags);
   if (!base || !*base || **base == scenario) return std::nullopt;
-  const auto found = compare(**base, scenario);
+  const auto found = compare(**base, scenario, session);
   if (!found) {
     warn(fmt::format("no comparison with {}: {}", *flags.from, found.error().message));
     return std::nullopt;
@@ -104,7 +104,7 @@ int simulate_command(int argc, const char* const* argv) {
     if (!found) return report_error(found.error());
     answer->what_if = *std::move(found);
   }
-  answer->against = against_base(flags.work, *scenario);
+  answer->against = against_base(flags.work, *scenario, *session);
   if (flags.page) {
     const auto text = report_page(*answer, *session, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
     if (!text) return report_error(text.error());

@@ -145,6 +145,18 @@ Result<std::int64_t> first_size(const Sizes& sizes, const SearchGoals& goals) {
   return gpus;
 }
 
+// The size whose training ends soonest, and how many sizes behind each other were no sooner.
+struct Soonest {
+  std::optional<Seconds> least;
+  std::int64_t gpus = 0;
+  int in_vain = 0;
+  void add(std::int64_t size, const std::optional<TrainingTime>& time) {
+    const bool sooner = time && (!least || time->total < *least);
+    if (sooner) least = time->total, gpus = size;
+    in_vain = sooner || !least ? 0 : in_vain + 1;
+  }
+};
+
 // Halves the sizes between two others as often as kMostBetween allows. `goes_up(size)`: whether the larger half is
 // next.
 template <class GoesUp>
@@ -164,22 +176,16 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
   NS_TRY(const Sizes sizes, Sizes::make(request, catalog));
   NS_TRY(const std::int64_t smallest, first_size(sizes, goals));
   const std::size_t first = searcher.cases().size();
-  std::optional<Seconds> least;
-  std::int64_t soonest = 0;
-  int in_vain = 0;
+  Soonest soonest;
   const auto in_time = [&](std::int64_t size) -> Result<bool> {
     NS_TRY_VOID(searcher.add(with_gpus(request, size)));
     const auto time = training_of(searcher.cases().back(), goals);
-    const bool sooner = time && (!least || time->total < *least);
-    if (sooner) {
-      least = time->total;
-      soonest = size;
-    }
-    in_vain = sooner || !least ? 0 : in_vain + 1;
+    soonest.add(size, time);
     return time && time->total <= *goals.deadline;
   };
   std::int64_t low = smallest == sizes.unit() ? 0 : smallest / 2, lowest = 0;
-  for (std::int64_t most = smallest; most <= kMostSearched && in_vain < 2 && !searcher.interrupted(); most *= 2) {
+  for (std::int64_t most = smallest; most <= kMostSearched && soonest.in_vain < 2 && !searcher.interrupted();
+       most *= 2) {
     const std::optional<std::int64_t> gpus = sizes.up_to(most);
     if (!gpus) continue;
     NS_TRY(const bool found, in_time(*gpus));
@@ -194,8 +200,9 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     low = *gpus;
     if (lowest == 0) lowest = *gpus;
   }
-  in_vain = 0;
-  for (std::int64_t most = smallest / 2; soonest <= lowest && most >= sizes.unit() && in_vain == 0; most /= 2) {
+  soonest.in_vain = 0;
+  for (std::int64_t most = smallest / 2; soonest.gpus <= lowest && most >= sizes.unit() && soonest.in_vain == 0;
+       most /= 2) {
     if (searcher.interrupted()) break;
     if (const auto gpus = sizes.up_to(most)) NS_TRY_VOID(in_time(*gpus));
   }
@@ -210,8 +217,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
                                   std::size_t first, Searcher& searcher) {
   NS_TRY(const Sizes sizes, Sizes::make(request, catalog));
   NS_TRY(const std::int64_t smallest, goals.deadline ? first_size(sizes, goals) : Result<std::int64_t>(sizes.unit()));
-  std::optional<Seconds> least;
-  int in_vain = 0;  // sizes behind each other that train no sooner
+  Soonest soonest;
   const auto cost_at = [&](std::int64_t gpus) -> Result<std::optional<double>> {
     const auto same = [&](const SearchCase& each) { return each.gpus == gpus; };
     auto found =
@@ -220,16 +226,13 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
       NS_TRY_VOID(searcher.add(with_gpus(request, gpus)));
       found = searcher.cases().end() - 1;
     }
-    const auto time = training_of(*found, goals);
-    const bool sooner = time && (!least || time->total < *least);
-    if (sooner) least = time->total;
-    in_vain = sooner || !least ? 0 : in_vain + 1;
+    soonest.add(gpus, training_of(*found, goals));
     return cost_of(*found, goals);
   };
   std::int64_t within = 0, above = 0;
   std::optional<double> before;
   bool passed = false;
-  for (std::int64_t most = smallest; most <= kMostSearched && !passed && in_vain < 2 && !searcher.interrupted();
+  for (std::int64_t most = smallest; most <= kMostSearched && !passed && soonest.in_vain < 2 && !searcher.interrupted();
        most *= 2) {
     const std::optional<std::int64_t> gpus = sizes.up_to(most);
     if (!gpus) continue;

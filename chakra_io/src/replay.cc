@@ -438,12 +438,6 @@ class Replay {
     std::size_t awaited = 0;  // into awaited_; ranks that wait for the same share it
   };
 
-  // Adds the problem where it will be told: some texts take long to make.
-  template <class Text>
-  void report_if_listed(Rank rank, const Node& node, const Text& text) {
-    report(rank, node, of(rank).problems < ReplayReport::kMostListed ? text() : "");
-  }
-
   void explain() {
     std::vector<ChannelKey> keys;  // in an order that does not depend on the hash
     for (const auto& [key, channel] : channels_) {
@@ -457,12 +451,11 @@ class Replay {
         report(from, at(from, index), fmt::format("rank {} never receives it (tag {}, {} bytes)", to, tag, size));
       }
       for (const NodeIndex index : channel.receiving) {
-        const auto& [tag_, from_, to_, size_] = key;  // clang 14 captures no structured bindings
-        const auto text = [this, tag = tag_, from = from_, to = to_, size = size_] {
-          return fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
-                             why_not_sent(from, to, tag, size));
-        };
-        report_if_listed(to, at(to, index), text);
+        const bool listed = of(to).problems < ReplayReport::kMostListed;  // the text takes long to make
+        report(to, at(to, index),
+               !listed ? ""
+                       : fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
+                                     why_not_sent(from, to, tag, size)));
         waits_[to].push_back({at(to, index).id, awaited_.size()});
         awaited_.push_back({{from}, fmt::format("a message with tag {}", tag)});
       }

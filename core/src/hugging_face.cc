@@ -147,8 +147,7 @@ bool note_foreign(JsonReader& reader, std::string_view type) {
                 "a stack of layers of attention and MLP");
     return true;
   }
-  const bool is_dbrx = present(reader, "model_type") && reader.text("model_type") == "dbrx";
-  if (!is_dbrx && reader.json("ffn_config", Presence::kOptional).find("experts") != std::string::npos) {
+  if (type != "dbrx" && reader.json("ffn_config", Presence::kOptional).find("experts") != std::string::npos) {
     reader.note("ffn_config", "experts in an object of their own cannot be read", "keys of experts beside all others");
     return true;
   }

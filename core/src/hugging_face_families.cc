@@ -272,6 +272,10 @@ void read_dbrx(JsonReader& reader, const Family& family, Model& model) {
   });
 }
 
+std::vector<bool> none_of_layers(const Model& model) {
+  return std::vector<bool>(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+}
+
 // modernbert: ModernBertConfig. Every third layer sees all tokens, beginning with the first one.
 void read_modernbert(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
@@ -286,7 +290,7 @@ void read_modernbert(JsonReader& reader, const Family& family, Model& model) {
   model.tied_embeddings = reader.boolean("tie_word_embeddings", true);
   model.sliding_window = reader.integer("local_attention", 0, kMostTokens, Presence::kOptional, 128);
   const std::int64_t every = reader.integer("global_attn_every_n_layers", 1, kMostSize, Presence::kOptional, 3);
-  std::vector<bool> full(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+  std::vector<bool> full = none_of_layers(model);
   for (std::size_t i = 0; i < full.size(); i += static_cast<std::size_t>(every)) full[i] = true;
   model.full_attention_layers = LayerSet::of(full);
 }
@@ -314,10 +318,6 @@ void read_falcon(JsonReader& reader, const Family& family, Model& model) {
 }
 
 // ---- Llama and what derives from it ----
-
-std::vector<bool> none_of_layers(const Model& model) {
-  return std::vector<bool>(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
-}
 
 // The layers that an array of layer numbers names.
 LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& model, bool named) {
@@ -615,18 +615,13 @@ void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   model.ffn /= 2;
 }
 
-// Whether each layer has attention, where others have Mamba-2: by names, or by the numbers of those that have it.
-std::vector<bool> attention_of_layers(JsonReader& reader, const Model& model) {
+// The layers with attention, where others have Mamba-2: by names, or by their numbers.
+LayerSet attention_of_layers(JsonReader& reader, const Model& model) {
+  if (!present(reader, "layer_types")) return listed_layers(reader, "attn_layer_indices", model, true);
   std::vector<bool> attention = none_of_layers(model);
-  if (present(reader, "layer_types")) {
-    const std::vector<std::string> types = reader.texts("layer_types");
-    for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) attention[i] = types[i] != "mamba";
-    return attention;
-  }
-  for (const double layer : reader.numbers("attn_layer_indices", 0, kMostSize, Presence::kOptional)) {
-    if (const auto at = static_cast<std::size_t>(layer); at < attention.size()) attention[at] = true;
-  }
-  return attention;
+  const std::vector<std::string> types = reader.texts("layer_types");
+  for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) attention[i] = types[i] != "mamba";
+  return LayerSet::of(attention);
 }
 
 // granitemoehybrid: GraniteMoeHybridConfig (Granite 4). bamba: BambaConfig. A layer is two of ours: what mixes tokens,
@@ -640,10 +635,10 @@ void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
     model.ffn = size_or(reader, family, {"shared_intermediate_size"}, model.ffn);
   }
   if (reader.text("position_embedding_type", Presence::kOptional) == "nope") model.position = PositionKind::kNone;
-  const std::vector<bool> attention = attention_of_layers(reader, model);
-  if (std::find(attention.begin(), attention.end(), false) == attention.end()) return;
-  for (const bool attends : attention) {
-    model.layer_pattern += attends ? '*' : 'M';
+  const LayerSet attention = attention_of_layers(reader, model);
+  if (attention.every == 1) return;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    model.layer_pattern += attention.contains(layer) ? '*' : 'M';
     model.layer_pattern += has_experts ? 'E' : '-';
   }
   model.warnings.push_back(

@@ -244,8 +244,8 @@ bool err_together(const Scenario& one, const Scenario& other) {
 
 }  // namespace
 
-Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to, double times) {
-  return step_difference(unexplained(scenario), from, to, times);
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to) {
+  return step_difference(unexplained(scenario), from, to, 1);
 }
 
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other) {
@@ -263,11 +263,10 @@ StepDifference compare(const Scenario& from, const Prediction& one, const Scenar
   return {one.step, steps, longer, longer - below * units::s, longer + above * units::s};
 }
 
-Result<StepDifference> compare(const Scenario& from, const Scenario& to) {
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {
   NS_TRY(const Session before, Session::make(from));
   NS_TRY(const Prediction one, predict(from, before));
-  NS_TRY(const Session after, Session::make(to));
-  NS_TRY(const Prediction other, predict(to, after));
+  NS_TRY(const Prediction other, predict(to, session));
   return compare(from, one, to, other);
 }
 

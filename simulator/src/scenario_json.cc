@@ -354,7 +354,6 @@ class Reader {
     value.value = json_.number(key, Kind::kLeast, Kind::kMost);
   }
   void read(std::string_view key, std::vector<std::string>& values) { values = json_.texts(key, Presence::kRequired); }
-  void read(std::string_view key, std::vector<std::int64_t>& values) { values = json_.integers(key, 0, kMost); }
   void read(std::string_view key, std::vector<double>& values) { values = json_.numbers(key, 0, kMostNumber); }
   template <class T>
   void read(std::string_view key, std::vector<T>& values) {

@@ -68,16 +68,15 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session);
 
 // The 90 % interval of how much longer `to` takes than `from`: two steps of `scenario`'s model, of which the step and
 // the critical path are read. Forecasts of one operator family err together, in both steps alike; what no forecast
-// explains lengthens both in the same proportion, and each of them by itself. `times`: so many steps of `to` are
-// compared with one of `from`, since they train as many tokens.
-Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to, double times = 1);
+// explains lengthens both in the same proportion, and each of them by itself.
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to);
 
 // How much longer the second step takes than the first one, for as many tokens. The interval is that of step_difference
 // where both have the same model, GPU, framework and calibrations; otherwise both steps err independently. One plan on
 // two networks does not err by itself.
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other);
-// The same, and both steps are forecast. Errors: as predict.
-Result<StepDifference> compare(const Scenario& from, const Scenario& to);
+// The same, and both steps are forecast; `session` is of `to`. Errors: as predict.
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session);
 
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
