@@ -57,6 +57,7 @@ struct Done {
   AnnotateReport annotated;
   std::optional<RepairReport> repaired;
   std::size_t files = 1;
+  bool copied_network = false;  // network.yml of the traces that were read
 };
 
 void add(const AnnotateReport& one, AnnotateReport* all) {
@@ -153,6 +154,9 @@ std::string summary_text(const Done& done, const std::string& output) {
         "--no-operators\n",
         with_commas(static_cast<std::int64_t>(report.waits_kept)));
   }
+  if (done.copied_network) {
+    text += "\n  network.yml is a copy: it describes the network of the traces that were read\n";
+  }
   if (done.repaired) text += "\n  repaired\n";
   for (const Repaired& each : kRepaired) {
     if (!done.repaired) break;
@@ -217,10 +221,12 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
   for (const char* beside : {"comm_groups.json", "network.yml", "system.json", "remote_memory.json"}) {
     const std::filesystem::path from = traces.prefix.parent_path() / beside;
     std::error_code failed;
-    if (std::filesystem::exists(from, failed)) std::filesystem::copy_file(from, folder.staging() / beside, failed);
+    if (!std::filesystem::exists(from, failed)) continue;
+    std::filesystem::copy_file(from, folder.staging() / beside, failed);
     if (failed) {
       return fail({ErrorCode::kInvalidInput, "cannot be copied", from.string(), "a readable file"});
     }
+    done.copied_network |= std::string_view(beside) == "network.yml";
   }
   if (done.annotated.by_micros > 0 && has_roofline(folder.staging() / "system.json")) {
     warn(

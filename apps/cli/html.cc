@@ -54,6 +54,16 @@ std::string section(std::string_view heading, const std::string& body) {
   return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", html(heading), body);
 }
 
+std::string as_printed(const std::string& text) {
+  if (text.empty()) return "";
+  std::string lines;
+  for (std::size_t at = text.front() == '\n' ? 1 : 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find('\n', at), text.size());
+    lines += html(text.substr(at, end - at)) + "\n";
+  }
+  return "<div class=\"scroll\"><pre>" + lines + "</pre></div>\n";
+}
+
 std::string row(std::string_view name, const std::string& value) {
   return fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, value);
 }

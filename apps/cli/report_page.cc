@@ -145,22 +145,24 @@ std::string memory_section(const Report& report) {
 }
 
 std::string path_section(const Report& report) {
-  constexpr std::size_t kMost = 10;
+  constexpr std::size_t kMost = 10;  // and what is extrapolated
   std::string rows;
-  for (std::size_t i = 0; i < std::min(kMost, report.critical_path.size()); ++i) {
+  for (std::size_t i = 0; i < report.critical_path.size(); ++i) {
     const Hotspot& hotspot = report.critical_path[i];
+    if (i >= kMost && !hotspot.extrapolated) continue;
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
-        "<td>{}</td></tr>\n",
+        "<td>{}{}</td></tr>\n",
         html(hotspot.name), duration_text(hotspot.seconds), percent(hotspot.seconds / report.step),
-        with_commas(hotspot.count), html(hotspot.kind));
+        with_commas(hotspot.count), html(hotspot.kind), hotspot.extrapolated ? ", extrapolated" : "");
   }
   return section("Longest on the critical path",
                  table("<th>work</th><th class=\"number\">time</th><th class=\"number\">of the step</th><th "
                        "class=\"number\">times</th><th>kind</th>",
                        rows) +
                      "<p class=\"soft\">The chain of works that wait for one another, from the "
-                     "beginning of the step to its end.</p>\n");
+                     "beginning of the step to its end. <em>Extrapolated</em>: outside what the forecast was "
+                     "fitted on.</p>\n");
 }
 
 std::string improvements_section(const Report& report) {
@@ -225,8 +227,8 @@ std::string accuracy_section(const Report& report) {
   const std::size_t count = errors.size();
   const ErrorFigures figures = figures_of(std::move(errors));
   std::string text = fmt::format(
-      "<p>{} published steps of {}, measured by others and forecast by this program: mean error {}, largest {}, bias "
-      "{:+.1f} %; {} of {} lie inside their 90 % interval.{}</p>\n",
+      "<p>{} measured steps of {}, forecast by this program: mean error {}, largest {}, bias {:+.1f} %; {} of {} lie "
+      "inside their 90 % interval.{}</p>\n",
       count, report.scenario.model.moe ? "models with experts" : "dense models", percent(figures.mean),
       percent(figures.largest), 100 * figures.bias, inside, count,
       same_gpu == 0 ? " None of them ran on the GPU of this forecast." : "");
@@ -238,7 +240,8 @@ std::string accuracy_section(const Report& report) {
       "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
       "class=\"number\">error</th><th>90 % interval</th>",
       rows);
-  text += fmt::format("<p class=\"soft\">{}. Recompute with <code>ns-dist validate</code>.</p>\n", sources);
+  text +=
+      fmt::format("<p class=\"soft\">Measured by: {}. Recompute with <code>ns-dist validate</code>.</p>\n", sources);
   return section("How far off are such forecasts?", text);
 }
 
@@ -319,13 +322,14 @@ std::string repeat_section(const std::string& command) {
 
 }  // namespace
 
-Result<std::string> report_page(const Report& report, const Session& session, const std::string& command) {
+Result<std::string> report_page(const Report& report, const Session& session, const std::string& training,
+                                const std::string& command) {
   const std::size_t stages = report.memory.stages.size();
   NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
   const ordered_json json = ordered_json::parse(report_json(report));
   const bool forward = report.scenario.plan.passes == Passes::kForward;
   const std::string title = (forward ? "Forward passes of " : "One training step of ") + work_text(report);
-  std::string body = answer(report) + time_section(report);
+  std::string body = answer(report) + section("The whole training", as_printed(training)) + time_section(report);
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
   body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);
   body += accuracy_section(report) + inputs_section(json["inputs"]) + provenance_section(report, json);

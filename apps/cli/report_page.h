@@ -10,8 +10,10 @@
 
 namespace ns_dist::cli {
 
-// `command`: what was typed. The same report and command give the same bytes. Errors: as outline().
-Result<std::string> report_page(const Report& report, const Session& session, const std::string& command);
+// `training`: what the whole training takes, as lines; nothing where nobody asked. `command`: what was typed. The same
+// arguments give the same bytes. Errors: as outline().
+Result<std::string> report_page(const Report& report, const Session& session, const std::string& training,
+                                const std::string& command);
 
 // A page like it: `question` stands below the title, `json` is what --from reads.
 std::string page_of(const std::string& title, const std::string& question, const std::string& body,

@@ -4,24 +4,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "arguments.h"
 #include "commands.h"
 #include "interrupts.h"
-#include "ns_dist/internal/number_from.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
-#include "ns_dist/time_to_train.h"
-#include "ns_dist/training_clock.h"
 #include "search_output.h"
 #include "search_page.h"
 #include "searcher.h"
@@ -29,6 +24,7 @@
 #include "sweep.h"
 #include "tables.h"
 #include "team_of_mpi.h"
+#include "whole_training.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -38,9 +34,9 @@ struct SearchFlags {
   std::string gpus, threads, csv, page, sweep, output;
   std::string within = "10";
   std::string objective = "time";
-  std::optional<std::string> tokens, deadline, between_failures, checkpoint, storage, restart, prices, budget;
-  std::optional<std::string> gpu_failures, node_failures, network_failures, repair, spares, spread;
-  bool json = false, sensitivity = false, asynchronous = false;
+  TrainingFlags training;
+  std::optional<std::string> deadline, budget;
+  bool json = false, sensitivity = false;
 };
 
 // Fields of machines, and what defaults depend on: their values are tried in one space after the other.
@@ -56,8 +52,7 @@ constexpr std::string_view kMachines[] = {"model",
                                           "machine/inter_bandwidth"};
 
 // Headings of the flags that a sweep does not use.
-constexpr const char *kWhatIsSearched = "What is searched", *kWholeTraining = "The whole training",
-                     *kAnswer = "What comes back";
+constexpr const char *kWhatIsSearched = "What is searched", *kAnswer = "What comes back";
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
 
@@ -176,102 +171,11 @@ Result<double> read_share(const std::string& text, std::string_view flag) {
   return *percent / 100;
 }
 
-// "15T", "300B", "2.5e11": a number of tokens, or of money.
-Result<double> read_amount(const std::string& text, std::string_view flag, std::string_view of) {
-  constexpr std::string_view kLetters = "KMBT";
-  double scale = 1;
-  std::string digits = text;
-  if (const std::size_t letter = text.empty() ? std::string::npos : kLetters.find(text.back());
-      letter != std::string::npos) {
-    scale = std::pow(1000.0, static_cast<double>(letter + 1));
-    digits.pop_back();
-  }
-  const auto number = read_positive_number(digits, 1e18);
-  if (number && *number * scale <= 1e18) return *number * scale;
-  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no number of {}", text, of), std::string(flag),
-               "a number above 0, with K, M, B or T behind it for thousands to trillions",
-               fmt::format("write, for example, {} 15M", flag)});
-}
-
-// "30d", "12 h", "90 min", "600 s".
-Result<Seconds> read_duration(const std::string& text, std::string_view flag) {
-  struct Unit {
-    std::string_view name;
-    double seconds;
-  };
-  constexpr Unit kUnits[] = {{"min", 60}, {"w", 7 * 86'400.0}, {"d", 86'400}, {"h", 3600}, {"s", 1}};
-  for (const Unit& unit : kUnits) {
-    if (!text.ends_with(unit.name)) continue;
-    std::string digits = text.substr(0, text.size() - unit.name.size());
-    while (digits.ends_with(' ')) digits.pop_back();
-    const auto number = read_positive_number(digits, 1e12);
-    if (number) return *number * unit.seconds * units::s;
-    break;
-  }
-  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no duration", text), std::string(flag),
-               "a number above 0 with its unit: s, min, h, d or w", fmt::format("write, for example, {} 30d", flag)});
-}
-
 Result<SearchGoals> read_goals(const SearchFlags& flags) {
   SearchGoals goals;
   goals.from = flags.work.from;
-  if (flags.tokens) {
-    NS_TRY(goals.tokens, read_amount(*flags.tokens, "--tokens", "tokens"));
-  }
   if (flags.deadline) {
     NS_TRY(goals.deadline, read_duration(*flags.deadline, "--deadline"));
-  }
-  if (flags.between_failures) {
-    NS_TRY(goals.reliability.gpu_time_between_failures,
-           read_duration(*flags.between_failures, "--time-between-failures"));
-  }
-  for (const auto& [text, flag, time] :
-       {std::tuple{&flags.gpu_failures, "--gpu-time-between-failures", &goals.reliability.gpu_alone},
-        std::tuple{&flags.node_failures, "--node-time-between-failures", &goals.reliability.node},
-        std::tuple{&flags.network_failures, "--network-time-between-failures", &goals.reliability.network}}) {
-    if (!*text) continue;
-    if (flags.between_failures) {
-      return fail({ErrorCode::kUsage, "the time between failures is given twice",
-                   fmt::format("--time-between-failures, {}", flag),
-                   "one for a GPU with its share of the rest, or those of the parts",
-                   "leave --time-between-failures out"});
-    }
-    NS_TRY(*time, read_duration(**text, flag));
-  }
-  goals.reliability.asynchronous = flags.asynchronous;
-  if (flags.repair) {
-    NS_TRY(goals.reliability.repair, read_duration(*flags.repair, "--repair-time"));
-  }
-  if (flags.spares) {
-    NS_TRY(goals.reliability.spare_nodes, read_count(*flags.spares, "--spare-nodes", 0, kMostSpares));
-    if (!flags.repair) {
-      return fail({ErrorCode::kUsage, "how long a node that failed is away is not given", "--repair-time", "a duration",
-                   "write, for example, --repair-time 1d"});
-    }
-  }
-  if (flags.spread) {
-    const std::string_view text = *flags.spread;
-    const auto percent = number_from<double>(text.ends_with('%') ? text.substr(0, text.size() - 1) : text);
-    if (!percent || *percent < 0 || *percent > 10) {
-      return fail({ErrorCode::kUsage, fmt::format("\"{}\" cannot be used", text), "--gpu-spread",
-                   "a percentage from 0 to 10", "write, for example, --gpu-spread 1"});
-    }
-    goals.gpu_spread = *percent / 100;
-  }
-  if (flags.checkpoint) {
-    NS_TRY(goals.reliability.checkpoint, read_duration(*flags.checkpoint, "--checkpoint-time"));
-  }
-  if (flags.restart) {
-    NS_TRY(goals.reliability.restart, read_duration(*flags.restart, "--restart-time"));
-  }
-  if (flags.storage) {
-    auto bandwidth = parse_quantity<BytesPerSecond>(*flags.storage);
-    if (bandwidth && *bandwidth > BytesPerSecond()) {
-      goals.reliability.storage_bandwidth = *bandwidth;
-    } else {
-      return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no bandwidth", *flags.storage), "--storage-bandwidth",
-                   "above 0, with its unit", "write, for example, --storage-bandwidth \"2 TB/s\""});
-    }
   }
   auto objective = read_name(flags.objective, kObjectives);
   if (!objective) {
@@ -283,25 +187,14 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
   if (flags.budget) {
     NS_TRY(goals.budget, read_amount(*flags.budget, "--budget", "money"));
   }
-  if ((flags.budget || goals.objective == Objective::kCost) && !flags.prices) {
+  if ((flags.budget || goals.objective == Objective::kCost) && !flags.training.prices) {
     return fail(
         {ErrorCode::kUsage, "what a GPU costs is not given", "--prices", "a file with the price of a GPU for an hour",
          "write, for example, {\"currency\": \"USD\", \"date\": \"2026-11-22\", \"gpu_hour\": {\"h100-sxm-80gb\": "
          "2.5}} with your own prices, and --prices FILE"});
   }
-  const auto given = [](const auto&... texts) { return (texts.has_value() || ...); };
-  const bool trains =
-      flags.asynchronous ||
-      given(flags.budget, flags.deadline, flags.between_failures, flags.checkpoint, flags.restart, flags.storage,
-            flags.gpu_failures, flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
-  if (trains && !flags.tokens) {
-    return fail({ErrorCode::kUsage, "the length of the training is not given", "--tokens", "a number of tokens",
-                 "write, for example, --tokens 15T"});
-  }
-  if (flags.prices) {
-    NS_TRY(const std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
-    NS_TRY(goals.prices, read_prices(text, *flags.prices));
-  }
+  if ((flags.budget || flags.deadline) && !flags.training.tokens) return without_tokens();
+  NS_TRY(static_cast<WholeTraining&>(goals), read_training(flags.training));
   return goals;
 }
 
@@ -324,9 +217,6 @@ struct Job {
   std::string command;
 };
 
-// A default in a help text.
-std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
-
 void add_search_flags(CLI::App& app, SearchFlags& flags) {
   app.add_option(
          "--gpus", flags.gpus,
@@ -341,50 +231,14 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
       ->type_name("NAME")
       ->group(kWhatIsSearched);
   app.add_option("--threads", flags.threads, "threads [one a core]")->type_name("N")->group(kWhatIsSearched);
-  app.add_option("--tokens", flags.tokens, "tokens of the whole training, as in 15T: how long does it take?")
-      ->type_name("N")
-      ->group(kWholeTraining);
+  add_training_flags(app, flags.training);
   app.add_option("--deadline", flags.deadline, "as in 30d: which cluster is in time? Without --gpus: the least one")
       ->type_name("TIME")
-      ->group(kWholeTraining);
-  app.add_option("--prices", flags.prices, "what a GPU costs for an hour, JSON with its date: what does it cost?")
-      ->type_name("FILE")
       ->group(kWholeTraining);
   app.add_option("--budget", flags.budget,
                  "for --tokens, in the currency of --prices, as in 2M: the most GPUs that it buys, and their plan")
       ->type_name("N")
       ->group(kWholeTraining);
-  const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type,
-                          const std::string& help) {
-    app.add_option(flag, text, help)->type_name(type)->group(kWholeTraining);
-  };
-  option("--time-between-failures", flags.between_failures, "TIME",
-         "of one GPU and its share of the rest, instead of the next three" + in_hours(kGpuTimeBetweenFailures));
-  option("--gpu-time-between-failures", flags.gpu_failures, "TIME",
-         "of one GPU alone" + in_hours(kGpuAloneTimeBetweenFailures));
-  option("--node-time-between-failures", flags.node_failures, "TIME",
-         "of one host of up to 8 GPUs, without these" + in_hours(kNodeTimeBetweenFailures));
-  option("--network-time-between-failures", flags.network_failures, "TIME",
-         "of the switches and cables that serve one GPU" + in_hours(kNetworkTimeBetweenFailures));
-  app.add_option("--storage-bandwidth", flags.storage, "of the cluster, for checkpoints [122 MB/s for each GPU]")
-      ->type_name("RATE")
-      ->group(kWholeTraining);
-  app.add_option("--checkpoint-time", flags.checkpoint, "to write one [weights and optimizer / bandwidth]")
-      ->type_name("TIME")
-      ->group(kWholeTraining);
-  app.add_flag("--checkpoint-async", flags.asynchronous,
-               "checkpoints are written beside training, which stands still only while they go to the host's memory")
-      ->group(kWholeTraining);
-  option("--restart-time", flags.restart, "TIME", "from a failure to the next step [10 min]");
-  option("--repair-time", flags.repair, "TIME",
-         "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]");
-  option("--spare-nodes", flags.spares, "N",
-         "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
-  option(
-      "--gpu-spread", flags.spread, "PERCENT",
-      fmt::format(
-          "standard deviation of the GPUs' speeds: all wait for the slowest [{:g} %, and only products become slower]",
-          100 * TrainingConstants().deviation));
   app.add_flag("--json", flags.json, "print one JSON object")->group(kAnswer);
   app.add_option("--csv", flags.csv, "write the answers, one line each")->type_name("FILE")->group(kAnswer);
   app.add_option("--report", flags.page, "write one HTML page for a meeting, with a chart of step time against memory")

@@ -47,10 +47,10 @@ double speed_of(const SearchAnswer& answer, const SearchGoals& goals) {
   return time ? time->tokens / (time->total / units::s) : answer.report.tokens_per_second;
 }
 
-std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals) {
-  if (!goals.prices) return std::nullopt;
-  const auto known = goals.prices->gpu_hour.find(gpu.id);
-  return known == goals.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
+std::optional<double> price_of(const Gpu& gpu, const WholeTraining& training) {
+  if (!training.prices) return std::nullopt;
+  const auto known = training.prices->gpu_hour.find(gpu.id);
+  return known == training.prices->gpu_hour.end() ? std::nullopt : std::optional(known->second);
 }
 
 std::optional<double> cost_of(const SearchAnswer& answer, const SearchGoals& goals) {
@@ -172,21 +172,23 @@ std::vector<const SearchAnswer*> ranked_answers(const std::vector<SearchCase>& c
   return answers;
 }
 
-std::vector<std::string> unknown_prices(const SearchGoals& goals, std::span<const SearchCase> cases) {
+std::vector<std::string> gpus_of(const std::vector<SearchCase>& cases) {
+  std::vector<std::string> gpus;
+  for (const SearchCase& each : cases) gpus.push_back(each.base.cluster.gpu.id);
+  return gpus;
+}
+
+std::vector<std::string> unknown_prices(const WholeTraining& training, const std::vector<std::string>& gpus) {
   std::vector<std::string> texts;
-  if (!goals.prices) return texts;
-  for (const auto& [id, text] : goals.prices->unknown) {
-    const std::string& gpu = id;  // clang 14 captures no structured bindings
-    const auto searched = [&](const SearchCase& each) { return each.base.cluster.gpu.id == gpu; };
-    if (std::none_of(cases.begin(), cases.end(), searched)) texts.push_back(text);
+  if (!training.prices) return texts;
+  for (const auto& [id, text] : training.prices->unknown) {
+    if (std::find(gpus.begin(), gpus.end(), id) == gpus.end()) texts.push_back(text);
   }
   if (!texts.empty()) return texts;  // a misspelled GPU is why
-  std::vector<std::string_view> told;
-  for (const SearchCase& each : cases) {
-    const std::string& gpu = each.base.cluster.gpu.id;
-    if (price_of(each.base.cluster.gpu, goals) || std::find(told.begin(), told.end(), gpu) != told.end()) continue;
-    texts.push_back(fmt::format("no price of {}: what it costs is not known", gpu));
-    told.push_back(gpu);
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const auto here = gpus.begin() + static_cast<std::ptrdiff_t>(i);
+    if (training.prices->gpu_hour.contains(*here) || std::find(gpus.begin(), here, *here) != here) continue;
+    texts.push_back(fmt::format("no price of {}: what it costs is not known", *here));
   }
   return texts;
 }

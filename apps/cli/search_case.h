@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "ns_dist/search.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/time_to_train.h"
+#include "whole_training.h"
 
 namespace ns_dist::cli {
 
@@ -28,16 +28,12 @@ struct SearchCase {
 enum class Objective { kTime, kCost, kEnergy };
 
 // What else is asked.
-struct SearchGoals {
+struct SearchGoals : WholeTraining {
   Objective objective = Objective::kTime;
   std::optional<std::string> from;  // the report that the search began with
   std::vector<FieldValues> listed;  // of the plan and of the training
-  std::optional<double> tokens;     // of the whole training
   std::optional<Seconds> deadline;
-  Reliability reliability;
-  bool finds_size = false;           // the number of GPUs was not given
-  std::optional<double> gpu_spread;  // standard deviation of the GPUs' speeds
-  std::optional<Prices> prices;
+  bool finds_size = false;       // the number of GPUs was not given
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };
 
@@ -61,7 +57,7 @@ std::optional<TrainingTime> training_of(const SearchCase& found, const SearchGoa
 // Tokens a second: of a whole training with its failures, where its length is known.
 double speed_of(const SearchAnswer& answer, const SearchGoals& goals);
 // What a GPU costs for an hour.
-std::optional<double> price_of(const Gpu& gpu, const SearchGoals& goals);
+std::optional<double> price_of(const Gpu& gpu, const WholeTraining& training);
 // What the whole training costs, or 1e12 tokens where its length is not given.
 std::optional<double> cost_of(const SearchAnswer& answer, const SearchGoals& goals);
 std::optional<double> cost_of(const SearchCase& found, const SearchGoals& goals);
@@ -92,8 +88,10 @@ BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals
 // The answers of all cases, best by the objective first; those in time and within the budget come before others.
 std::vector<const SearchAnswer*> ranked_answers(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 
-// Prices of GPUs that the catalog does not know, and that are not those of the cases either; or else GPUs of the cases
+// The GPU of each case, by its id.
+std::vector<std::string> gpus_of(const std::vector<SearchCase>& cases);
+// Prices of GPUs that the catalog does not know, and that are none of `gpus` (ids) either; or else those of `gpus`
 // without a price. A text for each.
-std::vector<std::string> unknown_prices(const SearchGoals& goals, std::span<const SearchCase> cases);
+std::vector<std::string> unknown_prices(const WholeTraining& training, const std::vector<std::string>& gpus);
 
 }  // namespace ns_dist::cli

@@ -37,6 +37,21 @@ ordered_json training_json(const TrainingTime& time) {
           {"kwh_at_most", time.energy ? ordered_json(*time.energy / kKilowattHour) : ordered_json(nullptr)}};
 }
 
+// What the whole training with a plan takes and costs.
+void add_training(ordered_json& json, const SearchAnswer& answer, const SearchGoals& goals) {
+  if (const auto time = training_of(answer, goals)) json["training"] = training_json(*time);
+  if (const auto cost = cost_of(answer, goals)) json["cost"] = *cost;
+}
+
+// Of what the prices are, and which of them are missing or of no GPU.
+ordered_json prices_json(const SearchGoals& goals, const std::vector<std::string>& gpus) {
+  ordered_json json = {{"currency", goals.prices->currency},
+                       {"of", goals.tokens ? "training" : "1e12 tokens"},
+                       {"date", goals.prices->date}};
+  if (const auto unknown = unknown_prices(goals, gpus); !unknown.empty()) json["unknown"] = unknown;
+  return json;
+}
+
 ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   ordered_json json;
   json["why"] = joined(answer.why);
@@ -47,7 +62,7 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   json["headroom_bytes"] = (answer.report.scenario.cluster.gpu.memory - answer.report.memory.peak()) / units::B;
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
-  if (const auto time = training_of(answer, goals)) json["training"] = training_json(*time);
+  add_training(json, answer, goals);
   json.update(ordered_json::parse(report_json(answer.report)));
   return json;
 }
@@ -89,6 +104,14 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
 
 }  // namespace
 
+std::string plan_json(const SearchAnswer& answer, const SearchGoals& goals) {
+  if (!goals.tokens && !goals.prices) return report_json(answer.report);
+  ordered_json json = ordered_json::parse(report_json(answer.report));
+  add_training(json, answer, goals);
+  if (goals.prices) json["prices"] = prices_json(goals, {answer.report.scenario.cluster.gpu.id});
+  return dump_json(json, 2);
+}
+
 std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   ordered_json json;
   json["schema"] = "ns-dist/search/1";
@@ -119,11 +142,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   for (const SearchCase& each : cases) {
     json["table"].push_back(row_json(each, cases, goals));
   }
-  if (goals.prices)
-    json["cost"] = {{"currency", goals.prices->currency},
-                    {"of", goals.tokens ? "training" : "1e12 tokens"},
-                    {"date", goals.prices->date}};
-  if (const auto unknown = unknown_prices(goals, cases); !unknown.empty()) json["cost"]["unknown"] = unknown;
+  if (goals.prices) json["cost"] = prices_json(goals, gpus_of(cases));
   json["space"] = plans;
   json["evaluated"] = evaluated;
   json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};

@@ -72,20 +72,17 @@ void add_sensitivity(std::string& page, const SearchCase& found, const Style& st
   for (const Sensitivity& each : found.sensitivity) page += fmt::format("  {}\n", sensitivity_text(each));
 }
 
-std::string long_time(Seconds time) {
-  const double hours = time / units::s / 3600;
-  if (hours < 1) return duration_text(time);
-  if (time > kNever) return "more than a million years";
-  return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
+// "15T tokens", as --tokens reads it.
+std::string tokens_text(double tokens) {
+  constexpr std::pair<double, std::string_view> kLetters[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
+  for (const auto& [scale, letter] : kLetters) {
+    if (tokens >= scale) return fmt::format("{:.4g}{} tokens", tokens / scale, letter);
+  }
+  return fmt::format("{:.4g} tokens", tokens);
 }
 
 std::string dated(const Prices& prices) {
   return prices.date.empty() ? "" : fmt::format(" (prices of {})", prices.date);
-}
-
-std::string cost_text(double cost) {
-  if (std::isinf(cost)) return "endless";
-  return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
 }
 
 std::string of_what(const SearchGoals& goals) { return goals.tokens ? "" : " for 1e12 tokens"; }
@@ -96,6 +93,28 @@ std::string not_certain(const TrainingTime& time, const SearchGoals& goals) {
 }
 
 }  // namespace
+
+std::string long_time(Seconds time) {
+  const double hours = time / units::s / 3600;
+  if (hours < 1) return duration_text(time);
+  if (time > kNever) return "more than a million years";
+  return hours < 48 ? fmt::format("{:.3g} h", hours) : fmt::format("{:.1f} d", hours / 24);
+}
+
+std::string cost_text(double cost) {
+  if (std::isinf(cost)) return "endless";
+  return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
+}
+
+std::string goals_text(const SearchGoals& goals) {
+  std::string text;
+  if (goals.tokens) text += tokens_text(*goals.tokens);
+  if (goals.deadline) text += fmt::format(" in {}", long_time(*goals.deadline));
+  if (goals.budget) text += fmt::format(", at most {} {}", cost_text(*goals.budget), goals.prices->currency);
+  if (!goals.prices) return text;
+  return fmt::format("{}{}{}", text.empty() ? "cost of 1e12 tokens" : text,
+                     goals.budget || !goals.tokens ? "" : ", cost", dated(*goals.prices));
+}
 
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from) {
   return fmt::format("ns-dist{} {}", from ? " --from " + shell_word(*from) : "",
@@ -161,26 +180,27 @@ std::string not_searched(const Report& report) {
   return "";
 }
 
-std::string training_text(const SearchCase& found, const SearchGoals& goals, const Style& style) {
+std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, std::string_view with,
+                          const Style& style) {
   std::string page;
-  if (const auto time = training_of(found, goals)) {
-    page += fmt::format("\n{}\n", style.bold(fmt::format("{:.4g} tokens with the fastest", time->tokens)));
+  const Scenario& scenario = answer.report.scenario;
+  if (const auto time = training_of(answer, goals)) {
+    page += fmt::format("\n{}\n", style.bold(fmt::format("{} with {}", tokens_text(time->tokens), with)));
     page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
                         style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
                         with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
-                        !goals.deadline          ? ""
-                        : !in_time(found, goals) ? ", " + style.red("too late")
-                                                 : ", " + style.green("in time") + not_certain(*time, goals));
+                        !goals.deadline           ? ""
+                        : !in_time(answer, goals) ? ", " + style.red("too late")
+                                                  : ", " + style.green("in time") + not_certain(*time, goals));
     page += fmt::format("  goodput {:.1f} %: a failure every {}, a checkpoint of {}{} every {}\n", 100 * time->goodput,
                         long_time(time->time_between_failures), duration_text(time->checkpoint),
                         goals.reliability.asynchronous
                             ? fmt::format(" (training stands still for {})", duration_text(time->standstill))
                             : "",
                         long_time(time->interval));
-    if (const auto unequal = found.result.answers.front().unequal_step) {
-      const Seconds step = found.result.answers.front().report.step;
+    if (answer.unequal_step) {
       page += fmt::format("  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} %\n", 100 * *goals.gpu_spread,
-                          duration_text(*unequal), 100 * (*unequal / step - 1));
+                          duration_text(*answer.unequal_step), 100 * (*answer.unequal_step / answer.report.step - 1));
     }
     if (goals.reliability.repair) {
       page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),
@@ -190,24 +210,23 @@ std::string training_text(const SearchCase& found, const SearchGoals& goals, con
     page += fmt::format("  {} GPU-hours{}\n", cost_text(std::floor(time->gpu_hours)),
                         time->spare_nodes > 0 ? ", with those of spare nodes" : "");
   }
-  const auto energy = energy_of(found, goals);
+  const auto energy = energy_of(answer, goals);
   const bool shows_energy = energy && (goals.tokens || goals.objective == Objective::kEnergy);
-  if (page.empty() && (shows_energy || cost_of(found, goals))) {
-    page += fmt::format("\n{}\n", style.bold("With the fastest"));
+  if (page.empty() && (shows_energy || cost_of(answer, goals))) {
+    page += fmt::format("\n{}\n", style.bold(fmt::format("With {}", with)));
   }
   if (shows_energy) {
-    const Scenario& fastest = found.result.answers.front().report.scenario;
     page += fmt::format("  at most {}{}: each GPU at {:.0f} W, PUE {}\n", energy_text(*energy), of_what(goals),
-                        fastest.cluster.gpu.board_power / units::W, fastest.facility.pue.value);
+                        scenario.cluster.gpu.board_power / units::W, scenario.facility.pue.value);
   }
-  if (const auto cost = cost_of(found, goals)) {
+  if (const auto cost = cost_of(answer, goals)) {
     page +=
         fmt::format("  {} {}{}{}{}\n", cost_text(*cost), goals.prices->currency, of_what(goals), dated(*goals.prices),
-                    !goals.budget             ? ""
-                    : in_budget(found, goals) ? ", " + style.green("within the budget")
-                                              : ", " + style.red("above the budget"));
+                    !goals.budget              ? ""
+                    : in_budget(answer, goals) ? ", " + style.green("within the budget")
+                                               : ", " + style.red("above the budget"));
   }
-  for (const std::string& text : unknown_prices(goals, {&found, 1})) page += "  " + text + "\n";
+  for (const std::string& text : unknown_prices(goals, {scenario.cluster.gpu.id})) page += "  " + text + "\n";
   return page;
 }
 
@@ -239,7 +258,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
     page += not_searched(report);
     if (!found.advice.empty()) page += fmt::format("  {}\n", found.advice);
   }
-  page += training_text(found, goals, style);
+  if (const SearchAnswer* fastest = fastest_of(found)) page += training_text(*fastest, goals, "the fastest", style);
   add_sensitivity(page, found, style);
   add_reasons(page, result);
   return page;
@@ -376,7 +395,7 @@ std::string table_notes(const TableColumns& columns, const std::vector<SearchCas
         fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.value);
   }
   if (columns.cost && !goals.prices->date.empty()) page += fmt::format("  prices of {}\n", goals.prices->date);
-  for (const std::string& text : unknown_prices(goals, cases)) page += "  " + text + "\n";
+  for (const std::string& text : unknown_prices(goals, gpus_of(cases))) page += "  " + text + "\n";
   return page;
 }
 

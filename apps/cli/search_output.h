@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "search_case.h"
@@ -20,13 +21,23 @@ std::string joined(const std::vector<std::string>& texts);
 std::string plan_text(const ParallelPlan& plan);
 // "nvlink-4 450 GB/s"
 std::string fabric_text(const FabricLevel& level);
+// "3.5 h", "28.1 d": of a whole training.
+std::string long_time(Seconds time);
+// Of money, without its currency.
+std::string cost_text(double cost);
+// What a search was asked beside the step: "15T tokens in 30 d, at most 2,000,000 USD (prices of 2026-11-22)"; nothing
+// where it was not.
+std::string goals_text(const SearchGoals& goals);
 // "282,666 plans: 269 timed, ..."
 std::string search_counts(const SearchResult& result);
 
-// What the whole training takes with the fastest plan: time, electricity, money; nothing where nothing was asked.
-std::string training_text(const SearchCase& found, const SearchGoals& goals, const Style& style);
+// What the whole training takes `with` this plan: time, electricity, money; nothing where nothing was asked.
+std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, std::string_view with,
+                          const Style& style);
 std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style);
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style);
+// The report of one plan for programs, with the whole training where it was asked for.
+std::string plan_json(const SearchAnswer& answer, const SearchGoals& goals);
 std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 

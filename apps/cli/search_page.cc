@@ -16,21 +16,62 @@ namespace {
 
 constexpr std::string_view kCell = "<td class=\"number\">{}</td>";
 
-std::string cells(std::initializer_list<std::string> values) {
+std::string cells(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += fmt::format(fmt::runtime(kCell), html(value));
   return text;
 }
 
-// As in a terminal.
-std::string as_printed(const std::string& text) {
-  if (text.empty()) return "";
-  std::string lines;
-  for (std::size_t at = text.front() == '\n' ? 1 : 0, end = 0; at < text.size(); at = end + 1) {
-    end = std::min(text.find('\n', at), text.size());
-    lines += html(text.substr(at, end - at)) + "\n";
+// "30 d, in time", "2,431,872, too much": of the whole training with this plan.
+std::vector<std::string> training_cells(const SearchAnswer& answer, const SearchGoals& goals) {
+  std::vector<std::string> texts;
+  if (const auto time = training_of(answer, goals)) {
+    texts.push_back(long_time(time->total) + (!goals.deadline          ? ""
+                                              : in_time(answer, goals) ? ", in time"
+                                                                       : ", too late"));
   }
-  return "<div class=\"scroll\"><pre>" + lines + "</pre></div>\n";
+  if (goals.prices) {
+    const auto cost = cost_of(answer, goals);
+    texts.push_back(!cost ? "unknown"
+                          : fmt::format("{}{}", cost_text(*cost),
+                                        !goals.budget              ? ""
+                                        : in_budget(answer, goals) ? ", in budget"
+                                                                   : ", too much"));
+  }
+  return texts;
+}
+
+std::string training_headings(const SearchGoals& goals) {
+  std::string text;
+  if (goals.tokens) text += "<th class=\"number\">whole training</th>";
+  if (goals.prices) {
+    text += fmt::format("<th class=\"number\">{}{}</th>", html(goals.prices->currency),
+                        goals.tokens ? "" : " for 1e12 tokens");
+  }
+  return text;
+}
+
+// The warnings of the answers, each once, with the rows that it is of.
+std::string warnings_of(const SearchCase& found) {
+  std::vector<std::pair<std::string, std::string>> all;
+  int number = 0;
+  for (const SearchAnswer& answer : found.result.answers) {
+    ++number;
+    for (const Warning& warning : answer.report.warnings) {
+      const auto same = [&](const auto& each) { return each.first == warning.message; };
+      const auto known = std::find_if(all.begin(), all.end(), same);
+      if (known == all.end()) {
+        all.emplace_back(warning.message, std::to_string(number));
+      } else {
+        known->second += fmt::format(", {}", number);
+      }
+    }
+  }
+  std::string items;
+  for (const auto& [message, rows] : all) {
+    items += fmt::format("<li>{} <span class=\"soft\">(row {})</span></li>\n", html(with_flags(message)), rows);
+  }
+  return items.empty() ? "" : "<p>Warnings:</p>\n<ul>\n" + items + "</ul>\n";
 }
 
 // The situations of one machine.
@@ -40,19 +81,21 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
   for (const SearchAnswer& answer : found.result.answers) {
     const Report& report = answer.report;
     rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(joined(answer.why)));
-    rows += cells({duration_text(report.step),
-                   fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-                   fmt::format("{:+.1f} %", 100 * answer.behind.share(answer.behind.longer)),
-                   fmt::format("{:.1f} %", 100 * report.mfu), bytes_text(report.memory.peak()),
-                   duration_text(answer.network)});
+    rows +=
+        cells({duration_text(report.step),
+               fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
+               fmt::format("{:+.1f} %", 100 * answer.behind.share(answer.behind.longer)),
+               fmt::format("{:.1f} %", 100 * report.mfu),
+               bytes_text(report.memory.peak()) + (is_tight(report) ? ", tight" : ""), duration_text(answer.network)});
+    rows += cells(training_cells(answer, goals));
     rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));
   }
   if (rows.empty()) return "<p class=\"bad\">No plan fits.</p>\n";
-  return table(
+  const std::string headings =
       "<th></th><th>situation</th><th class=\"number\">step</th><th class=\"number\">90 % interval</th><th "
       "class=\"number\">behind</th><th class=\"number\">MFU</th><th class=\"number\">memory</th><th "
-      "class=\"number\">network</th><th>plan</th>",
-      rows);
+      "class=\"number\">network</th>";
+  return table(headings + training_headings(goals) + "<th>plan</th>", rows) + warnings_of(found);
 }
 
 // Step against memory: a dot for each plan that could be an answer. Dots at the same place are drawn once.
@@ -146,6 +189,7 @@ std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals&
     const Scenario& base = cases.front().base;
     title = "Plans for " + base.model.name;
     question += row("Work", html(work_text(cases, goals)));
+    if (const std::string asked = goals_text(goals); !asked.empty()) question += row("Asked", html(asked));
     for (const SearchCase& each : cases) {
       question += row("Machine", typeset(fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
                                                      cluster_text(each.base.cluster))));
@@ -153,8 +197,8 @@ std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals&
   }
   if (cases.size() > 1) {
     body += section("All machines", as_printed(search_table(cases, goals, Style())));
-  } else if (cases.size() == 1) {
-    body += section("The whole training", as_printed(training_text(cases.front(), goals, Style())));
+  } else if (const SearchAnswer* fastest = cases.empty() ? nullptr : fastest_of(cases.front())) {
+    body += section("The whole training", as_printed(training_text(*fastest, goals, "the fastest", Style())));
   }
   for (const SearchCase& each : cases) body += machine_section(each, goals);
   body +=

@@ -10,9 +10,10 @@
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "report_page.h"
-#include "report_text.h"
+#include "search_output.h"
 #include "summary.h"
 #include "tables.h"
+#include "whole_training.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -31,12 +32,14 @@ Result<void> write_with(std::string_view kind, const std::optional<std::string>&
 
 struct StepFlags {
   WorkFlags work;
+  TrainingFlags training;
   bool json = false, sensitivity = false;
   std::optional<std::string> page, trace, csv, changes;
 };
 
 void add_step_flags(CLI::App& app, StepFlags& flags) {
   add_work_flags(app, flags.work);
+  add_training_flags(app, flags.training);
   app.add_flag("--json", flags.json, "print one JSON object")->group(kWhatComesBack);
   app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % better of each part of the machine change?")
       ->group(kWhatComesBack);
@@ -68,6 +71,16 @@ std::optional<Against> against_base(const WorkFlags& flags, const Scenario& scen
   return Against{*flags.from, *found};
 }
 
+// The step as the only answer of a search: a whole training is told alike.
+Result<SearchAnswer> as_answer(const Report& report, const WholeTraining& training) {
+  SearchAnswer answer;
+  answer.report = report;
+  if (training.gpu_spread) {
+    NS_TRY(answer.unequal_step, step_of_unequal_gpus(report.scenario, *training.gpu_spread));
+  }
+  return answer;
+}
+
 }  // namespace
 
 std::vector<std::string> simulate_flags() { return flags_of(add_step_flags); }
@@ -88,6 +101,12 @@ int simulate_command(int argc, const char* const* argv) {
   }
   const auto changes = flags.changes ? read_part_changes(*flags.changes) : Result<std::vector<PartChange>>();
   if (!changes) return report_error(changes.error());
+  SearchGoals goals;
+  if (auto training = read_training(flags.training); !training) {
+    return report_error(training.error());
+  } else {
+    static_cast<WholeTraining&>(goals) = *std::move(training);
+  }
   const auto scenario = read_scenario_of(flags.work);
   if (!scenario) return report_error(scenario.error());
   const auto session = Session::make(*scenario);
@@ -105,8 +124,12 @@ int simulate_command(int argc, const char* const* argv) {
     answer->what_if = *std::move(found);
   }
   answer->against = against_base(flags.work, *scenario, *session);
+  const auto plan = as_answer(*answer, goals);
+  if (!plan) return report_error(plan.error());
+  const auto training = [&](const Style& style) { return training_text(*plan, goals, "this plan", style); };
   if (flags.page) {
-    const auto text = report_page(*answer, *session, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
+    const auto text =
+        report_page(*answer, *session, training(Style()), command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
     if (!text) return report_error(text.error());
     if (auto written = write_text(*flags.page, *text); !written) {
       written.error().where = "--report";
@@ -120,7 +143,9 @@ int simulate_command(int argc, const char* const* argv) {
     if (auto written = write_with("csv", flags.csv, *step); !written) return report_error(written.error());
   }
   std::FILE* const stream = stream_of_answer(flags.json, outputs);
-  std::fputs((flags.json ? report_json(*answer) : summary(*answer, style_of(stream))).c_str(), stream);
+  std::fputs(
+      (flags.json ? plan_json(*plan, goals) : summary(*answer, training(style_of(stream)), style_of(stream))).c_str(),
+      stream);
   return kAnswered;
 }
 

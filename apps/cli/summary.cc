@@ -28,6 +28,7 @@ class Page {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
     text_ += '\n';
   }
+  void add(std::string_view lines) { text_ += lines; }
   void heading(std::string_view text) { line("\n{}", style_.bold(text)); }
   template <class... Args>
   void fact(std::string_view name, fmt::format_string<Args...> format, Args&&... args) {
@@ -203,12 +204,13 @@ ShownRows rows_that_fit(std::size_t above, const Report& report) {
 
 }  // namespace
 
-std::string summary(const Report& report, const Style& style) {
+std::string summary(const Report& report, const std::string& training, const Style& style) {
   Page page(style);
   describe(page, report);
   answer(page, report);
   where_time_goes(page, report);
   const ShownRows rows = rows_that_fit(page.lines(), report);
+  page.add(training);
   critical_path(page, report, rows.hotspots);
   what_would_help(page, report);
   sensitivity(page, "What 1 % better changes, with this plan", report.sensitivity);

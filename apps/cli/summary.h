@@ -1,4 +1,4 @@
-// The report as at most forty lines of text.
+// The report as at most forty lines of text, and the whole training below its answer.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace ns_dist::cli {
 
-std::string summary(const Report& report, const Style& style);
+// `training`: what the whole training takes, as lines; nothing where nobody asked.
+std::string summary(const Report& report, const std::string& training, const Style& style);
 
 }  // namespace ns_dist::cli

@@ -38,6 +38,16 @@ Gpu data_sheet_of(const Gpu& gpu) {
   return sheet;
 }
 
+bool run_kernels_alike(const Gpu& a, const Gpu& b) {
+  const auto kernels_of = [](const Gpu& gpu) {
+    Gpu sheet = data_sheet_of(gpu);
+    sheet.id.clear();
+    sheet.tensor[DType::kFp64] = sheet.vector[DType::kFp64] = FlopsPerSecond();
+    return sheet;
+  };
+  return kernels_of(a) == kernels_of(b);
+}
+
 std::string to_json(const Gpu& sheet) {
   nlohmann::ordered_json json;
   const auto write = [&](const std::string& key, auto unit, const auto& value) {

@@ -13,6 +13,10 @@ namespace ns_dist {
 // A GPU with these fields alone; the others are left at their defaults. Two GPUs of equal sheets have equal forecasts.
 Gpu data_sheet_of(const Gpu& gpu);
 
+// Whether two GPUs run kernels alike: equal sheets but for ids and fp64, which no measured kernel uses. They differ in
+// links or in the size of their memory (H800 and H100, A800 and A100, V100 with 16 and 32 GB).
+bool run_kernels_alike(const Gpu& a, const Gpu& b);
+
 // A JSON object in base units (Hz, FLOP/s, B, B/s, W), without the id.
 std::string to_json(const Gpu& sheet);
 // Errors: not such an object; a number that is negative or too large.

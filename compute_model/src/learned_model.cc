@@ -1,5 +1,7 @@
 #include "learned_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -171,7 +173,7 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const PredictorWeights* const weights = weights_of(Predictor::kGemm);
   if (weights == nullptr) return;
   const ReferenceGpu& reference = reference_of(Predictor::kGemm, *weights);
-  const Machine& one = reference.nearest ? reference.nearest->machine : machine();
+  const Machine& one = reference.nearest ? reference.nearest->machine : reference.known;
   const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
   query.slowdown_of_others =
       query.only_bursts ||
@@ -192,7 +194,8 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.reference = &reference_of(*predictor, *query.weights);
   query.kernel_class = kernel_class(*predictor, op, mode);
   query.only_bursts = only_in_bursts(*query.weights, *predictor, *query.reference, query.kernel_class);
-  query.features = features_of(*predictor, machine(), op, query.only_bursts ? Mode::kBurst : mode, query.weights->sums);
+  query.features =
+      features_of(*predictor, query.reference->known, op, query.only_bursts ? Mode::kBurst : mode, query.weights->sums);
   const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
                  query.kernel_class, query.only_bursts};
   query.source = &source_for(one);
@@ -225,6 +228,10 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
               "its measured kernels are carried over by the ratio of the physical estimates");
     steps.add("nearest_share", query.pending.share, "all measured GPUs have the rest");
   }
+  if (steps.on() && reference.known.gpu.id != machine().gpu.id) {
+    steps.add("measured_as", reference.known.gpu.id,
+              "measured GPU that runs kernels alike: links or the size of memory differ");
+  }
   if (!(correction.seconds > 0) || !std::isfinite(correction.high)) return std::nullopt;
   estimate.seconds = correction.seconds;
   estimate.low = correction.low;
@@ -251,7 +258,12 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
     }
     const auto shape = shape_features(query.predictor), gpu = gpu_features(query.predictor);
     for (std::size_t f = 0; f < shape.size() + gpu.size(); ++f) {
-      steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], query.features.values[f], "feature");
+      const double value = query.features.values[f];
+      steps.add(f < shape.size() ? shape[f] : gpu[f - shape.size()], value,
+                f < query.pending.compared && is_outside(*query.pending.fitted, f, value)
+                    ? fmt::format("feature; outside the fitted {:.4g} to {:.4g}", query.pending.fitted->low[f],
+                                  query.pending.fitted->high[f])
+                    : "feature");
     }
     steps.add("base_s", query.features.base, "physical estimate that the features correct");
     steps.add("correction", correction.seconds / query.features.base, estimate.method);

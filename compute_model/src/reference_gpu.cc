@@ -1,14 +1,30 @@
 #include "reference_gpu.h"
 
+#include <algorithm>
+#include <string>
+
 #include "data_sheet.h"
 #include "ns_dist/catalog.h"
 
 namespace ns_dist {
 namespace {
 
+std::optional<Gpu> listed_gpu(const std::string& id) {
+  auto listed = Catalog::built_in().gpu(id);
+  return listed ? std::optional(*std::move(listed)) : std::nullopt;
+}
+
+// The id of the measured GPU that runs kernels alike; its own where there is none. A changed GPU keeps the one that it
+// has as it is sold.
+std::string known_id(const PredictorWeights& weights, const Gpu& gpu, const std::optional<Gpu>& listed) {
+  if (measured_index(weights, gpu.id)) return gpu.id;
+  const Gpu& sold = listed ? *listed : gpu;
+  const auto alike = std::ranges::find_if(weights.gpus, [&](const Gpu& one) { return run_kernels_alike(one, sold); });
+  return alike == weights.gpus.end() ? gpu.id : alike->id;
+}
+
 // A GPU of the catalog that somebody changed, as it is sold; nothing where it is unchanged or not of the catalog.
-std::optional<Machine> as_sold(const Machine& machine) {
-  const auto listed = Catalog::built_in().gpu(machine.gpu.id);
+std::optional<Machine> as_sold(const Machine& machine, const std::optional<Gpu>& listed) {
   if (!listed || data_sheet_of(*listed) == data_sheet_of(machine.gpu)) return std::nullopt;
   auto sold = make_machine(*listed, machine.mode);
   return sold ? std::optional(*std::move(sold)) : std::nullopt;
@@ -18,10 +34,13 @@ std::optional<Machine> as_sold(const Machine& machine) {
 
 ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machine) {
   ReferenceGpu reference;
-  if (const auto index = measured_index(weights, machine.gpu.id)) {
+  const std::optional<Gpu> listed = listed_gpu(machine.gpu.id);
+  reference.known = machine;
+  reference.known.gpu.id = known_id(weights, machine.gpu, listed);
+  if (const auto index = measured_index(weights, reference.known.gpu.id)) {
     const Gpu& sheet = weights.gpus[*index];
     auto measured = make_machine(sheet, machine.mode);
-    if (!measured || sheet == data_sheet_of(machine.gpu)) {
+    if (!measured || run_kernels_alike(sheet, machine.gpu)) {
       reference.measured = index;
     } else {
       const Pace pace = pace_of(machine, *measured);
@@ -37,7 +56,7 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     machines.push_back(*std::move(measured));
     indices.push_back(i);
   }
-  if (auto sold = as_sold(machine)) {
+  if (auto sold = as_sold(machine, listed)) {
     const Pace pace = pace_of(machine, *sold);
     reference.sold = ReferenceGpu::AsSold{*std::move(sold), pace};
   }

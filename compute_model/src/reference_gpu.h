@@ -19,6 +19,8 @@ struct ReferenceGpu {
     Machine machine;
     Pace pace;
   };
+  // The machine as the weights know it: one that runs kernels alike a measured one (data_sheet.h) has that one's id.
+  Machine known;
   std::optional<std::size_t> measured;  // index of this GPU in the weights' GPUs
   std::optional<Nearest> nearest;       // where this GPU was not measured
   std::optional<AsSold> sold;           // a GPU of the catalog that was not measured and that somebody changed

@@ -44,6 +44,12 @@ bool was_measured(const PredictorWeights& weights, std::size_t gpu, std::size_t 
   return (weights.kernel_classes[gpu] >> kernel_class & 1U) != 0;
 }
 
+bool is_outside(const Corrector& fitted, std::size_t f, double value) {
+  constexpr double kMargin = 1e-3;  // rounding to float, and digits of data sheets
+  const double slack = kMargin * (1 + std::abs(value));
+  return value < static_cast<double>(fitted.low[f]) - slack || value > static_cast<double>(fitted.high[f]) + slack;
+}
+
 namespace {
 
 using Term = PendingCorrection::Term;
@@ -59,18 +65,14 @@ std::size_t shared_features(Predictor predictor) {
   return shape_features(predictor).size() + gpu_features(predictor).size();
 }
 
-// Whether the shape or the GPU is. A base that learned nothing does not extrapolate to another GPU.
-bool is_outside(const Corrector& corrector, Predictor predictor, const Features& features) {
-  constexpr double kMargin = 1e-3;  // rounding to float, and digits of data sheets
-  bool outside = false;
+// Compares the shape and the GPU with the fitted rows. A base that learned nothing does not extrapolate to another GPU.
+void look_outside(PendingCorrection& pending, const Corrector& corrector, Predictor predictor,
+                  const Features& features) {
   const bool learned = !corrector.trees.empty() || !by_data_sheet_alone(predictor);
-  const std::size_t count = learned ? shared_features(predictor) : shape_features(predictor).size();
-  for (std::size_t f = 0; f < count; ++f) {
-    const double value = features.values[f], slack = kMargin * (1 + std::abs(value));
-    outside |= value < static_cast<double>(corrector.low[f]) - slack;
-    outside |= value > static_cast<double>(corrector.high[f]) + slack;
-  }
-  return outside;
+  pending.fitted = &corrector;
+  pending.compared = learned ? shared_features(predictor) : shape_features(predictor).size();
+  pending.outside = false;
+  for (std::size_t f = 0; f < pending.compared; ++f) pending.outside |= is_outside(corrector, f, features.values[f]);
 }
 
 // One and the octaves by which this GPU's ratios lie outside those of the fitted GPUs: a GPU like none of them is
@@ -188,7 +190,7 @@ void prepare_measured(PendingCorrection& pending, const PredictorWeights& weight
                       const Features& features, std::size_t gpu, std::size_t kernel_class) {
   pending.base = features.base;
   pending.quantiles = &weights.measured[class_index(weights.kernel_classes, gpu, kernel_class)];
-  pending.outside = is_outside(weights.on_measured_gpu, predictor, features);
+  look_outside(pending, weights.on_measured_gpu, predictor, features);
   prepare_term(pending.measured, weights.on_measured_gpu, predictor, features, gpu);
 }
 
@@ -197,7 +199,7 @@ void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights,
                     const std::optional<OtherMachine>& sold) {
   pending.base = features.base;
   pending.quantiles = &weights.same_generation;
-  pending.outside = is_outside(weights.on_other_gpu, predictor, features);
+  look_outside(pending, weights.on_other_gpu, predictor, features);
   prepare_term(pending.measured, weights.on_measured_gpu,
                reference.itself ? weights.on_measured_gpu.trees : weights.on_sibling, predictor, reference.machine,
                features.base, reference.gpu);
@@ -212,7 +214,7 @@ void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, 
                    const Features& features, const std::optional<OtherMachine>& sold, bool same_generation) {
   pending.base = features.base;
   pending.quantiles = same_generation ? &weights.same_generation : &weights.other_generation;
-  pending.outside = is_outside(weights.on_other_gpu, predictor, features);
+  look_outside(pending, weights.on_other_gpu, predictor, features);
   pending.widening = widening_of(weights.on_other_gpu, predictor, features);
   if (!learned_elsewhere(weights)) return;
   pending.trust = kind_of(predictor).capacity.trust;

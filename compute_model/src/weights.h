@@ -112,9 +112,11 @@ struct PendingCorrection {
   double share = 1;  // of `measured`
   double trust = 1;  // share of what was learned that is believed
   const Quantiles* quantiles = nullptr;
-  bool outside = false;  // a feature lies outside the range of the fitted rows
-  double doubt = 0;      // half-width of what is not known of the base, in logarithms
-  double widening = 1;   // of the interval, in logarithms: how far this GPU's ratios lie outside those of fitted GPUs
+  const Corrector* fitted = nullptr;  // whose rows the features are compared with
+  std::size_t compared = 0;           // of them, the first so many
+  bool outside = false;               // one of these lies outside their range
+  double doubt = 0;                   // half-width of what is not known of the base, in logarithms
+  double widening = 1;  // of the interval, in logarithms: how far this GPU's ratios lie outside those of fitted GPUs
 
   Correction finish() const;
   // Long run over burst, from one on.
@@ -122,6 +124,9 @@ struct PendingCorrection {
   // Mean board power in W of a GPU with this limit; 0 where it is unknown.
   double watts(double limit) const;
 };
+
+// Whether the `f`-th feature, which is `value`, lies outside the range of the rows that `fitted` learned from.
+bool is_outside(const Corrector& fitted, std::size_t f, double value);
 
 // On the `gpu`-th measured GPU, for an operator of a class that was measured there.
 void prepare_measured(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,

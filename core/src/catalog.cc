@@ -72,11 +72,12 @@ CatalogEntry entry_of(std::string_view text, const std::string& where) {
   JsonReader reader(*root, where, ignored);
   entry.id = reader.text("id");
   entry.name = reader.text("name", Presence::kOptional);
-  entry.aliases = reader.texts("aliases");
+  entry.aliases = reader.texts(root->contains("named_as") ? "named_as" : "aliases");
   return entry;
 }
 
-// The same of a file whose form is known, without reading it to its end: id, name and aliases are at its beginning.
+// The same of a file whose form is known, without reading it to its end: id, name and aliases (of a framework, the
+// words by which it is named) are at its beginning.
 class EntryFinder final : public nlohmann::json_sax<nlohmann::ordered_json> {
  public:
   CatalogEntry entry;
@@ -88,14 +89,14 @@ class EntryFinder final : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool string(string_t& text) override {
     if (depth_ == 1 && key_ == "id") entry.id = text;
     if (depth_ == 1 && key_ == "name") entry.name = text;
-    if (depth_ == 2 && key_ == "aliases") entry.aliases.push_back(text);
+    if (depth_ == 2 && has_aliases()) entry.aliases.push_back(text);
     return true;
   }
   bool start_object(std::size_t) override { return ++depth_ == 1 || entry.id.empty() || entry.name.empty(); }
   bool end_object() override { return --depth_ > 0; }
   bool start_array(std::size_t) override { return ++depth_ > 0; }
   // Aliases come last.
-  bool end_array() override { return --depth_ != 1 || key_ != "aliases"; }
+  bool end_array() override { return --depth_ != 1 || !has_aliases(); }
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t) override { return true; }
@@ -105,6 +106,8 @@ class EntryFinder final : public nlohmann::json_sax<nlohmann::ordered_json> {
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
+  bool has_aliases() const { return key_ == "aliases" || key_ == "named_as"; }
+
   int depth_ = 0;
   std::string key_;
 };
@@ -258,11 +261,11 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
 
   std::vector<std::string> known;
   for (const CatalogEntry& entry : list(kind)) {
+    known.push_back(entry.id);
     for (const std::string& alias : entry.aliases) {
       if (lower(alias) == wanted) return by_id(entry.id);
       known.push_back(alias);
     }
-    known.push_back(entry.id);
   }
   if (kind == CatalogKind::kModel) {
     std::error_code status;

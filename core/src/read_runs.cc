@@ -46,6 +46,7 @@ void read_fields(JsonReader& reader, std::vector<Assignment>& set) {
 // The keys that a run may have, or its publication for all of its runs.
 void read_common(JsonReader& reader, PublishedRun& run) {
   if (const std::string cluster = reader.text("cluster", Presence::kOptional); !cluster.empty()) run.cluster = cluster;
+  if (const std::string gpu = reader.text("gpu", Presence::kOptional); !gpu.empty()) run.gpu = gpu;
   if (const std::string name = reader.text("framework", Presence::kOptional); !name.empty()) run.framework = name;
   run.gpus_per_node = reader.integer("gpus_per_node", 1, 1'000'000, Presence::kOptional, run.gpus_per_node);
   read_fields<ParallelPlan>(reader, run.set);
@@ -72,7 +73,9 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
     run.model = inner.text("model");
     read_common(inner, run);
     run.step = inner.quantity<Seconds>("step_time");
-    if (run.cluster.empty()) inner.note("", "key \"cluster\" is missing");
+    if (run.cluster.empty() && run.gpu.empty()) {
+      inner.note("", "key \"gpu\" is missing", "the id of a GPU, of a cluster (\"cluster\"), or both");
+    }
     published.runs.push_back(std::move(run));
   });
   if (root.contains("sources") && root["sources"].contains("/runs") && root["sources"]["/runs"].is_string()) {

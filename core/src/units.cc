@@ -19,10 +19,10 @@ struct UnitName {
 };
 
 constexpr Dimension kTime{1, 0, 0, 0}, kData{0, 1, 0, 0}, kWork{0, 0, 1, 0}, kEnergy{0, 0, 0, 1}, kRate{-1, 0, 0, 0},
-    kPower{-1, 0, 0, 1};
+    kPower{-1, 0, 0, 1}, kWorkRate{-1, 0, 1, 0}, kDataRate{-1, 1, 0, 0};
 
 // Within a dimension from small to large, decimal units only for output; `format_in_base` relies on that order.
-constexpr std::array<UnitName, 41> kUnits = {{
+constexpr std::array<UnitName, 47> kUnits = {{
     {"ns", 1e-9, kTime},
     {"us", 1e-6, kTime},
     {"ms", 1e-3, kTime},
@@ -64,6 +64,12 @@ constexpr std::array<UnitName, 41> kUnits = {{
     {"MW", 1e6, kPower},
     {"Wh", 3600, kEnergy},
     {"kWh", 3.6e6, kEnergy},
+    {"GFLOPS", 1e9, kWorkRate},  // as data sheets write them
+    {"TFLOPS", 1e12, kWorkRate},
+    {"PFLOPS", 1e15, kWorkRate},
+    {"Mbps", 0.125e6, kDataRate},
+    {"Gbps", 0.125e9, kDataRate},
+    {"Tbps", 0.125e12, kDataRate},
 }};
 
 const UnitName* find_unit(std::string_view name) {
@@ -122,7 +128,7 @@ Result<double> parse_in_base(std::string_view text, Dimension expected) {
   const std::string_view over = trimmed(unit_text.substr(0, slash));
   const UnitName* numerator = find_unit(over);
   if (numerator == nullptr) {
-    const bool bits = over.ends_with('b') || over.ends_with("bps");
+    const bool bits = over.ends_with('b');
     return fail(error(
         fmt::format("\"{}\" is not a unit known here{}", over, bits ? " (bits are \"bit\", as in \"200 Gbit/s\")" : ""),
         expected));

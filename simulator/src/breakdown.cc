@@ -120,6 +120,7 @@ std::vector<Hotspot> hotspots(std::span<const PathEntry> path) {
     hotspot.kind = entry.kind;
     hotspot.count += entry.count;
     hotspot.seconds += entry.seconds;
+    hotspot.extrapolated |= entry.forecast.extrapolated;
   }
   std::vector<Hotspot> result;
   result.reserve(by_name.size());

@@ -147,12 +147,14 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
     add("interval, clock", both(all.interval.clock_below, all.interval.clock_above),
         "under load: no published step ran on such a GPU");
   }
-  constexpr std::size_t kMost = 20;
-  for (std::size_t i = 0; i < std::min(kMost, all.critical_path.size()); ++i) {
+  constexpr std::size_t kMost = 20;  // and what is extrapolated
+  for (std::size_t i = 0; i < all.critical_path.size(); ++i) {
     const Hotspot& hotspot = all.critical_path[i];
+    if (i >= kMost && !hotspot.extrapolated) continue;
     add(hotspot.name, share(hotspot.seconds),
-        fmt::format("on the critical path: {} {} of {}", hotspot.count, hotspot.kind,
-                    duration_text(hotspot.seconds / static_cast<double>(hotspot.count))));
+        fmt::format("on the critical path: {} {} of {}{}", hotspot.count, hotspot.kind,
+                    duration_text(hotspot.seconds / static_cast<double>(hotspot.count)),
+                    hotspot.extrapolated ? ", extrapolated" : ""));
   }
   return explanation;
 }

@@ -236,7 +236,9 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
 
 ScenarioSpec spec_of(const PublishedRun& run) {
   ScenarioSpec spec;
-  spec.set("model", run.model).set("machine/cluster", run.cluster);
+  spec.set("model", run.model);
+  if (!run.cluster.empty()) spec.set("machine/cluster", run.cluster);
+  if (!run.gpu.empty()) spec.set("machine/gpu", run.gpu);
   if (!run.framework.empty()) spec.set("framework", run.framework);
   if (run.gpus_per_node > 0) spec.set("machine/gpus_per_node", run.gpus_per_node);
   spec.assignments.insert(spec.assignments.end(), run.set.begin(), run.set.end());

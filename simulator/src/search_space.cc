@@ -118,11 +118,12 @@ Texts recomputations(const Scenario& scenario, const Common& all_plans) {
 }
 
 // Sets of replicas that share the weights among them (HSDP): all in one, or as many in each as a node has, four times
-// as many, and so on.
+// as many, and so on. Beside them that of the plan that the search starts from.
 Texts shards(const Scenario& scenario, const Common& all_plans) {
+  if (scenario.plan.zero == ZeroStage::kNone || !may_share(scenario)) return {"0"};
   Texts all = {std::to_string(all_plans.shard)};
-  if (scenario.plan.zero != ZeroStage::kParameters || !may_share(scenario)) return all;
   if (all_plans.shard != 0) all.emplace_back("0");
+  if (scenario.plan.zero != ZeroStage::kParameters) return all;
   for (const std::int64_t size : usual_shards(scenario, 4)) {
     if (size != all_plans.shard) all.push_back(std::to_string(size));
   }
@@ -196,12 +197,15 @@ Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
   return all;
 }
 
-Texts grad_reduce_overlap(const Scenario& scenario, const Common&) {
-  return may_share(scenario) && reduces_beside_passes(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
+// Where a switch has no effect it stays as it is.
+Texts grad_reduce_overlap(const Scenario& scenario, const Common& all_plans) {
+  if (!may_share(scenario) || !reduces_beside_passes(scenario.plan)) return {all_plans.overlap_grad_reduce};
+  return {"on", "off"};
 }
 
-Texts param_gather_overlap(const Scenario& scenario, const Common&) {
-  return may_share(scenario) && gathers_weights_once(scenario.plan) ? Texts{"on", "off"} : Texts{"off"};
+Texts param_gather_overlap(const Scenario& scenario, const Common& all_plans) {
+  if (!may_share(scenario) || !gathers_weights_once(scenario.plan)) return {all_plans.overlap_param_gather};
+  return {"on", "off"};
 }
 
 // ---- How a value that can be read is set: a search sets the same ones millions of times. ----
@@ -676,6 +680,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
   space->common.shard = space->base.plan.shard;
+  space->common.overlap_grad_reduce = field_text(space->base.plan.overlap_grad_reduce);
+  space->common.overlap_param_gather = field_text(space->base.plan.overlap_param_gather);
   space->common.recompute = field_text(recomputation_of(space->base.plan));
   for (const Assignment& assignment : request.fixed.assignments) {
     if (!assignment.field.starts_with("stragglers/")) continue;

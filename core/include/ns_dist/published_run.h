@@ -19,6 +19,7 @@ struct PublishedRun {
   Seconds step;                    // measured
   std::string place = {};          // of the run in its file, for errors: "runs.json#/runs/3"
   std::string framework = {};      // whose defaults hold; empty: the usual one's
+  std::string gpu = {};            // of `cluster`, or in its own usual one; empty: the cluster's
   std::int64_t gpus_per_node = 0;  // 0: the cluster's
   friend bool operator==(const PublishedRun&, const PublishedRun&) = default;
 };

@@ -30,6 +30,7 @@ struct Hotspot {
   std::string_view kind;  // operator family or collective; static lifetime
   std::int64_t count = 0;
   Seconds seconds;
+  bool extrapolated = false;  // a forecast of it lies outside what its method was fitted on
 };
 
 inline constexpr std::string_view kWaitKind = "wait";  // the GPU does nothing, as where launches are late

@@ -103,6 +103,16 @@ TEST(Answers, ExplainsAStep) {
     EXPECT_THAT(result.out, HasSubstr(word));
   }
   EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it embedding and loss"));
+  // Whatever is extrapolated is marked, and the warning counts the same.
+  double share = 0;
+  const json report = json::parse(answered("--tp 8 --pp 16 --dp 8 --json").out);
+  for (const json& entry : report["critical_path"]) {
+    const std::string name = entry["name"];
+    if (!entry["extrapolated"]) continue;
+    share += entry["seconds"].get<double>();
+    EXPECT_THAT(result.out, ContainsRegex("  " + name + " [^\n]*, extrapolated\n"));
+  }
+  EXPECT_GT(share, 0);
   const std::string experts = "--model mixtral-8x7b --gpu h100 --dp 8 --ep 8 --seq 4096 --recompute full";
   EXPECT_THAT(answered("explain step " + experts + " --expert-imbalance 2").out,
               AllOf(HasSubstr("busiest experts"), HasSubstr("2 times the mean's tokens")));
@@ -240,6 +250,37 @@ TEST(Answers, AChangedReportIsComparedWithItsOwnPlan) {
   EXPECT_LT(longer["difference_s"], 0) << "a smaller bubble";
   const std::string text = answered("--from report.json --global-batch 64", folder.path()).out;
   EXPECT_THAT(text, ContainsRegex("against report.json: -[0-9.]+ % for as many tokens .90 % interval -"));
+}
+
+// A whole training with one plan takes what a search says of the same plan.
+TEST(Answers, AWholeTrainingIsToldOfOnePlanToo) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json")
+      << R"({"currency": "EUR", "date": "2026-11-20", "gpu_hour": {"h100": 2.5}})";
+  const std::string work = "--model llama3-8b --gpu h100 --nodes 2 --tp 2 --dp 8 --global-batch 128 ";
+  const std::string asked = "--tokens 1.5T --prices prices.json --repair-time 1d --gpu-spread 1 ";
+  const json plan = json::parse(answered(work + asked + "--json", folder.path()).out);
+  const json search =
+      json::parse(answered("search " + work + asked +
+                               "--pp 1 --cp 1 --schedule 1f1b --micro-batch 1 --zero 1 --recompute none "
+                               "--overlap none --sequence-parallel on --json",
+                           folder.path())
+                      .out);
+  EXPECT_EQ(plan["training"], search["plans"][0]["training"]);
+  EXPECT_EQ(plan["training"]["tokens"], 1.5e12);
+  EXPECT_EQ(plan["cost"], search["plans"][0]["cost"]);
+  EXPECT_EQ(plan["prices"]["currency"], "EUR");
+  EXPECT_FALSE(json::parse(answered(work + "--json").out).contains("training"));
+
+  const std::string text = answered(work + asked + "--report page.html", folder.path()).out;
+  for (const std::string& page : {text, read_text(folder.path() / "page.html")}) {
+    for (const char* word : {"1.5T tokens with this plan", "goodput", "GPU-hours", "EUR (prices of 2026-11-20)"}) {
+      EXPECT_THAT(page, HasSubstr(word));
+    }
+  }
+  const CommandResult incomplete = run_command("ns-dist " + work + "--repair-time 1d");
+  EXPECT_EQ(incomplete.code, 2);
+  EXPECT_THAT(incomplete.err, HasSubstr("write, for example, --tokens 15T"));
 }
 
 TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -100,6 +101,23 @@ TEST(Fields, AreKeysOfRunsFiles) {
       EXPECT_EQ(told, expected) << name << " " << change.text;
     }
   }
+}
+
+// The file that the planning page shows for steps of one's own: a GPU alone stands for its usual cluster.
+TEST(Fields, TheRunsOfThePlanningPageAreForecast) {
+  const std::string page = read_text(std::string(NS_DIST_SOURCE_DIR) + "/docs/planning.md");
+  const std::size_t begin = page.find("```json\n") + 8;
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "my-runs.json") << page.substr(begin, page.find("```", begin) - begin);
+  const CommandResult checked = run_command("ns-dist validate --runs my-runs.json --json", folder.path());
+  ASSERT_EQ(checked.code, 0) << checked.err;
+  const json suite = json::parse(checked.out)["suites"][0];
+  EXPECT_EQ(suite["rows"], 1);
+  EXPECT_TRUE(suite["mistakes"].empty());
+  json without = json::parse(read_text(folder.path() / "my-runs.json"));
+  without.erase("gpu");
+  EXPECT_NE(to_text(read_runs(without.dump(), "mine.json").error()).find("mine.json#/runs/0: key \"gpu\" is missing"),
+            std::string::npos);
 }
 
 TEST(Fields, RefuseWhatTheyCannotBe) {

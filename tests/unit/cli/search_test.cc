@@ -540,6 +540,20 @@ TEST(SearchCommand, ThePageHoldsTheAnswers) {
   EXPECT_EQ(run_command(std::string("ns-dist search ") + kSmall + " --report /no/where", folder.path()).code, 1);
 }
 
+// What was asked, what each plan costs, and what to doubt of which.
+TEST(SearchCommand, ThePageAnswersWhatWasAsked) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "p.json") << R"({"currency": "USD", "gpu_hour": {"h100": 2.5}})";
+  const std::string asked = " --tokens 1T --deadline 1d --prices p.json --budget 9M --report page.html --json";
+  const CommandResult made = run_command(std::string("ns-dist search ") + kSmall + asked, folder.path());
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string page = read_text(folder.path() / "page.html");
+  for (const char* words :
+       {"1T tokens in 24 h, at most 9,000,000 USD", "too late</td>", "in budget</td>", "<p>Warnings:</p>", "(row 1"}) {
+    EXPECT_THAT(page, HasSubstr(words));
+  }
+}
+
 #ifdef NS_DIST_MPIEXEC
 // Several processes print, and write, what one does.
 TEST(SearchCommand, ProcessesOfMpiAnswerAsOne) {

@@ -366,7 +366,9 @@ TEST(Traces, AnnotateTellsWhatItKeeps) {
   answered("export --model gpt2 --tp 2 --global-batch 2 --no-operators --output t", folder.path());
   EXPECT_THAT(run_command("ns-dist annotate t --gpu b200 --output kept", folder.path()).err,
               HasSubstr("% of the recorded time is kept as it was"));
-  EXPECT_EQ(answered("annotate t --gpu b200 --recorded-on h100 --output scaled", folder.path()).err, "");
+  const CommandResult scaled = answered("annotate t --gpu b200 --recorded-on h100 --output scaled", folder.path());
+  EXPECT_EQ(scaled.err, "");
+  EXPECT_THAT(scaled.out, HasSubstr("network.yml is a copy"));
 }
 
 // Where the host launches kernels more slowly than a GPU runs them, the other GPU's waits follow from its own kernels:

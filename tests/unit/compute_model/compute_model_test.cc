@@ -1,5 +1,6 @@
 #include "ns_dist/compute_model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -92,6 +93,23 @@ TEST(ComputeModel, ExplainsWithTheSameForecast) {
   ASSERT_TRUE(explanation);
   EXPECT_EQ(explanation->forecast.latency, model->forecast(op)->latency);
   EXPECT_GE(explanation->steps.size(), 5u);
+}
+
+// An explanation tells which of the features no measured kernel has, and in which mode the kernel runs.
+TEST(ComputeModel, ExplainsWhatIsExtrapolated) {
+  const auto outside = [](std::int64_t m) {
+    const Explanation explanation =
+        *model_of(*Catalog::built_in().gpu("h200-sxm"))->explain({Gemm{.m = m, .n = 4096, .k = 4096}, DType::kBf16});
+    std::vector<std::string> names;
+    for (const ExplanationStep& step : explanation.steps) {
+      if (step.note.find("; outside the fitted") != std::string::npos) names.push_back(step.name);
+    }
+    EXPECT_EQ(explanation.forecast.extrapolated, !names.empty());
+    EXPECT_NE(explanation.subject.find(", "), std::string::npos) << explanation.subject;
+    return names;
+  };
+  EXPECT_THAT(outside(4096), ::testing::IsEmpty());
+  EXPECT_THAT(outside(std::int64_t{1} << 25), ::testing::Contains("log_m"));
 }
 
 TEST(ComputeModel, SaysWhenItDoesNotKnowTheOperator) {

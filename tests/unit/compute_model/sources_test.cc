@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "compute_model_gpus.h"
@@ -40,7 +41,7 @@ TEST(Sources, LongRunsOfAGpuMeasuredInBurstsAreItsBurstsSlowed) {
 }
 
 TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
-  EXPECT_EQ(source_of(gpu_of("h800-sxm-80gb"), kProduct, Mode::kBurst), "nearest scaled");
+  EXPECT_EQ(source_of(gpu_of("gh200-96gb"), kProduct, Mode::kBurst), "nearest scaled");
   Gpu slower = gpu_of("h200-sxm");
   slower.memory_bandwidth = 0.5 * slower.memory_bandwidth;
   EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";
@@ -55,6 +56,36 @@ TEST(Sources, AGpuWithFewRowsTeachesNoOther) {
   const ReferenceGpu reference = reference_gpu(weights, *make_machine(gpu_of("a100-pcie-40gb"), Mode::kBurst));
   ASSERT_TRUE(reference.nearest);
   EXPECT_EQ(weights.gpus[reference.nearest->neighbor.index].id, "a100-sxm-80gb");
+}
+
+// H800 is H100 with fewer links: its kernels were measured there, attention included, whose rates differ between H100
+// and H200. With another clock it is H100 with another clock.
+TEST(Sources, AGpuThatDiffersInItsLinksAloneWasMeasured) {
+  const Operator attention{Attention{.batch = 2,
+                                     .heads = 32,
+                                     .kv_heads = 8,
+                                     .query_length = 4096,
+                                     .key_length = 4096,
+                                     .head_dim = 128,
+                                     .value_dim = 128},
+                           DType::kBf16};
+  for (const auto& [id, measured] : {std::pair("h800-sxm-80gb", "h100-sxm-80gb"), {"a800-sxm-80gb", "a100-sxm-80gb"}}) {
+    EXPECT_EQ(source_of(gpu_of(id), kProduct, Mode::kBurst), "measured here") << id;
+    for (const double clock : {1.0, 0.9}) {
+      Gpu one = gpu_of(id), other = gpu_of(measured);
+      one.boost_clock *= clock, other.boost_clock *= clock;
+      for (const Operator& op : {kProduct, attention}) {
+        const Forecast here = *(*make_compute_model(one, {}))->forecast(op);
+        const Forecast there = *(*make_compute_model(other, {}))->forecast(op);
+        EXPECT_EQ(here.latency, there.latency) << id;
+        EXPECT_EQ(here.high, there.high) << id;
+      }
+    }
+  }
+  const Explanation told = *(*make_compute_model(gpu_of("h800-sxm-80gb"), {}))->explain(attention);
+  const auto step = std::ranges::find(told.steps, "measured_as", &ExplanationStep::name);
+  ASSERT_NE(step, told.steps.end());
+  EXPECT_EQ(step->value, "h100-sxm-80gb");
 }
 
 // More bandwidth than H800 has would make H200 its neighbor, whose kernels are slower in places.

@@ -393,6 +393,17 @@ TEST_F(CatalogTest, AnUnknownNameNamesTheNearest) {
 
 TEST_F(CatalogTest, NamesAreNotCaseSensitive) { EXPECT_EQ(catalog_.gpu("H100")->id, "h100-sxm-80gb"); }
 
+TEST_F(CatalogTest, FrameworksHaveTheNamesByWhichPublicationsKnowThem) {
+  for (const auto& [name, id] : {std::pair("FSDP2", "torchtitan"),
+                                 {"MaxText", "jax"},
+                                 {"Megatron-LM", "megatron-core"},
+                                 {"gpt-neox", "megatron-deepspeed"}}) {
+    const auto found = catalog_.framework(name);
+    ASSERT_TRUE(found) << name;
+    EXPECT_EQ(found->id, id);
+  }
+}
+
 TEST_F(CatalogTest, RemembersWhatItRead) {
   EXPECT_TRUE(catalog_.inputs().empty());
   ASSERT_TRUE(catalog_.gpu("h100"));

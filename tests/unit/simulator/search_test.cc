@@ -8,6 +8,7 @@
 #include <barrier>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -276,6 +277,35 @@ TEST(SearchSpace, SetsOfReplicasAreVaried) {
   });
   EXPECT_THAT(sets[1], ElementsAre(0, 8, 32));
   EXPECT_THAT(sets[4], ElementsAre(0, 2, 8));
+}
+
+// A search from a plan that shares over 8 ranks tries those and all ranks; under ZeRO 0 nothing is shared.
+TEST(SearchSpace, TheSetsOfAPlanAreOneChoiceOfMany) {
+  SearchRequest made = request(32, "llama3-8b");
+  made.fixed.set("plan/pp", 1).set("plan/cp", 1).set("plan/recompute", "none").set("plan/tp", 1);
+  ScenarioSpec plan = made.fixed;
+  plan.set("machine/nodes", 4).set("plan/dp", 32).set("plan/zero", 1).set("plan/shard", 8);
+  made.from = std::make_shared<const Scenario>(*resolve(plan, Catalog::standard()));
+  std::map<std::string, std::set<std::int64_t>> sets;  // by ZeRO
+  space(std::move(made))->for_each([&](const Scenario& scenario) {
+    return sets[field_text(scenario.plan.zero)].insert(scenario.plan.shard), true;
+  });
+  EXPECT_THAT(sets["0"], ElementsAre(0));
+  EXPECT_THAT(sets["1"], ElementsAre(0, 8));
+  EXPECT_THAT(sets["2"], ElementsAre(0, 8));
+  EXPECT_THAT(sets["3"], ElementsAre(0, 8));
+}
+
+// torchtitan gathers beside products: a switch that ZeRO 3 does not read is left as the framework has it.
+TEST(SearchSpace, ASwitchWithoutEffectStaysAsItIs) {
+  SearchRequest made = request(16, "llama3-8b");
+  made.fixed.set("framework", "torchtitan").set("plan/recompute", "none").set("plan/pp", 1);
+  const Result<SearchSpace> found = space(std::move(made));
+  ASSERT_TRUE(found->base().plan.overlap_param_gather);
+  found->for_each([&](const Scenario& scenario) {
+    EXPECT_TRUE(scenario.plan.overlap_param_gather);
+    return true;
+  });
 }
 
 // What runs layer by layer has no overlap to choose (ZeRO 2: gradients; 3: weights, too), and ZeRO 0 gathers nothing.
