@@ -28,8 +28,6 @@ constexpr std::string_view kBlockBegin = "<script type=\"application/json\" id=\
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
-std::string number(double value) { return with_commas(std::llround(value)); }
-
 std::string question(const Report& report) {
   const Scenario& scenario = report.scenario;
   const Model& model = scenario.model;
@@ -79,8 +77,8 @@ std::string answer(const Report& report) {
                         difference_text(report.against->difference));
   }
   text += "<div class=\"tiles\">\n";
-  text += tile(number(std::trunc(report.tokens_per_second)) + " tokens/s",
-               number(std::trunc(report.tokens_per_second / static_cast<double>(report.ranks))) + " on each GPU");
+  text += tile(rate_text(report.tokens_per_second) + " tokens/s",
+               rate_text(report.tokens_per_second / static_cast<double>(report.ranks)) + " on each GPU");
   text += tile("MFU " + percent(report.mfu), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
                                                          "without what a causal mask hides",
                                                          percent(report.mfu_causal)));

@@ -137,6 +137,11 @@ std::string remedy_text(const Report& report) {
   return fmt::format("{}{}, {}{}", where, bytes_text(remedy.peak), duration_text(remedy.step), tight);
 }
 
+std::string rate_text(double tokens_per_second) {
+  return tokens_per_second < 100 ? fmt::format("{:.3g}", tokens_per_second)
+                                 : with_commas(static_cast<std::int64_t>(tokens_per_second));
+}
+
 std::string part_text(const Sensitivity& each) {
   return each.part == "all" ? each.name : fmt::format("{} x{:.4g}", each.name, each.factor);
 }

@@ -19,6 +19,8 @@ std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"
 std::string batch_text(const Training& training);     // "global batch 1,536 of 2,048 tokens, micro-batch 1, bf16"
 std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1, no recomputation, ..."
 
+// "367,756", "4.22": tokens a second.
+std::string rate_text(double tokens_per_second);
 // "memory bandwidth of the GPU x1.5"
 std::string part_text(const Sensitivity& sensitivity);
 // "-3.210 %", of the step

@@ -98,9 +98,8 @@ void answer(Page& page, const Report& report) {
     added += fmt::format("{}{} {:.1f} %", added.empty() ? "" : ", ", additions[i].name, 100 * share);
   }
   if (!added.empty()) page.fact("", "of it {}", added);
-  page.fact("throughput", "{} tokens/s, {} on each GPU",
-            with_commas(static_cast<std::int64_t>(report.tokens_per_second)),
-            with_commas(static_cast<std::int64_t>(report.tokens_per_second / static_cast<double>(report.ranks))));
+  page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
+            rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
   page.fact("utilization", "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} %, {:.0f} TFLOP/s on each GPU",
             100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, report.model_flops_per_second / 1e12);
   if (report.energy) {

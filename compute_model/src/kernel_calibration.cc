@@ -130,6 +130,11 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
 
   FamilyCalibration out;
   out.family = std::move(family), out.dtype = dtype;
+  // Residuals of the process's own size have a quadratic form of n (Rasmussen and Williams 2006, s.9.9: a Student-t
+  // process, whose prior counts as kPrior measurements). Kernels unlike all of them may differ all the same.
+  constexpr double kPrior = 8, kLeast = 0.5;
+  const double quadratic = residual.dot(weights);
+  out.amplitude = std::clamp(std::sqrt((kPrior + quadratic) / (kPrior + static_cast<double>(count))), kLeast, 1.0);
   std::vector<double> errors;  // of each kernel, by the others
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
@@ -196,7 +201,8 @@ CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationP
   CalibrationAt found{std::clamp(sum, -kMostCorrected, kMostCorrected), 0};
   if (!(family.deviation > 0)) return found;
   const double deviation = deviation_at(family.points, x, of_x);
-  found.doubt = kNinety * std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
+  found.doubt = kNinety * family.amplitude *
+                std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
   return found;
 }
 
@@ -262,6 +268,7 @@ std::string to_json(const KernelCalibration& calibration) {
                                 {"low", f.low},
                                 {"high", f.high},
                                 {"deviation", f.deviation},
+                                {"amplitude", f.amplitude},
                                 {"mean_error_before", f.before},
                                 {"mean_error_after", f.after},
                                 {"points", std::move(points)},
@@ -289,6 +296,7 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
     family.low = entry.number("low", -kLargestLog, 0);
     family.high = entry.number("high", 0, kLargestLog);
     family.deviation = entry.has("deviation") ? entry.number("deviation", 0, kLargestLog) : 0;  // as "kernels"
+    family.amplitude = entry.has("amplitude") ? entry.number("amplitude", 0, 1) : 1;            // as "kernels"
     family.before = entry.number("mean_error_before", 0, kLargestError);
     family.after = entry.number("mean_error_after", 0, kLargestError);
     for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {

@@ -22,7 +22,8 @@ constexpr Dimension kTime{1, 0, 0, 0}, kData{0, 1, 0, 0}, kWork{0, 0, 1, 0}, kEn
     kPower{-1, 0, 0, 1}, kWorkRate{-1, 0, 1, 0}, kDataRate{-1, 1, 0, 0};
 
 // Within a dimension from small to large, decimal units only for output; `format_in_base` relies on that order.
-constexpr std::array<UnitName, 47> kUnits = {{
+constexpr std::array<UnitName, 49> kUnits = {{
+    {"ps", 1e-12, kTime},
     {"ns", 1e-9, kTime},
     {"us", 1e-6, kTime},
     {"ms", 1e-3, kTime},
@@ -36,6 +37,7 @@ constexpr std::array<UnitName, 47> kUnits = {{
     {"GB", 1e9, kData},
     {"TB", 1e12, kData},
     {"PB", 1e15, kData},
+    {"EB", 1e18, kData},
     {"KiB", 1024.0, kData},
     {"MiB", 1048576.0, kData},
     {"GiB", 1073741824.0, kData},

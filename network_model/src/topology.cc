@@ -9,8 +9,8 @@
 namespace ns_dist::network {
 namespace {
 
-constexpr std::int64_t kMaxRank = std::int64_t{1} << 48;     // keeps every product of this file far from overflow
-constexpr std::int64_t kMaxCounted = std::int64_t{1} << 20;  // ranks of a group that does not lie along the units
+constexpr std::int64_t kMaxRank = std::int64_t{1} << 48;  // keeps every product of this file far from overflow
+constexpr std::int64_t kMaxCounted = 10'000'000;  // ranks of a group that does not lie along the units: of any plan
 
 std::string describe(const RankGroup& group) {
   std::string text = fmt::format("first rank {}", group.first);

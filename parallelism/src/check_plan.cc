@@ -181,7 +181,7 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
   // Each rank has a part from the beginning of the sequence and one from its end.
   if (training.sequence % 2 != 0) {
     check.fail_at("training/sequence", fmt::format("{} tokens have no two equal parts", training.sequence),
-                  "an even number of tokens");
+                  "an even number of tokens", fmt::format("use training/sequence={}", training.sequence + 1));
   } else {
     check.divides("plan/cp", plan.cp, training.sequence / 2, [&] {
       return fmt::format("cp {} does not divide {} tokens into two parts a rank", plan.cp, training.sequence);
@@ -197,21 +197,24 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
                          model.heads / std::max<std::int64_t>(1, plan.tp));
     });
   }
+  const std::int64_t rank_heads = model.heads / std::max<std::int64_t>(1, plan.tp);
+  const bool has_inner = plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0;
+  const bool divides = !has_inner || std::gcd(plan.cp, rank_heads) % plan.cp_inner == 0;
   // Keys and values of a head go to one rank, or copies of it to as many ranks each.
-  if (const std::int64_t inner = context_inner_ranks(model, plan); inner > 1 && !model.mla) {
+  if (const std::int64_t inner = context_inner_ranks(model, plan); divides && inner > 1 && !model.mla) {
     const std::int64_t heads = std::max<std::int64_t>(1, model.kv_heads / std::max<std::int64_t>(1, plan.tp));
     if (heads % inner != 0 && inner % heads != 0) {
       check.fail_at(
           plan.cp_comm == ContextExchange::kAllToAll ? "plan/cp" : "plan/cp_inner",
           fmt::format("{} key-value heads of a tensor-parallel rank cannot be exchanged among {} ranks", heads, inner),
-          "a divisor or a multiple of the heads", "use plan/cp_comm=p2p or all-gather");
+          "a divisor or a multiple of the heads",
+          has_inner ? "leave plan/cp_inner out" : "use plan/cp_comm=p2p or all-gather");
     }
   }
-  if (plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0) {
-    const std::int64_t heads = model.heads / std::max<std::int64_t>(1, plan.tp);
-    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, heads), [&] {
+  if (has_inner) {
+    check.divides("plan/cp_inner", plan.cp_inner, std::gcd(plan.cp, rank_heads), [&] {
       return fmt::format("{} ranks do not divide cp {} and the {} heads of a tensor-parallel rank", plan.cp_inner,
-                         plan.cp, heads);
+                         plan.cp, rank_heads);
     });
   }
   const std::int64_t ring = plan.cp / context_inner_ranks(model, plan);
@@ -238,21 +241,25 @@ void check_dispatch(const Model& model, const ParallelPlan& plan, Checker& check
 
 // What ranks share: experts, and what ZeRO spreads.
 void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check) {
-  const std::int64_t width = model.moe ? model.moe->expert_ffn : 0;
-  check.divides(
-      "plan/etp", expert_tp(plan), plan.tp,
-      [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); }, width);
+  if (model.moe) {
+    check.divides(
+        "plan/etp", expert_tp(plan), plan.tp,
+        [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); }, model.moe->expert_ffn);
+  }
   if (model.moe && expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
     check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
                   fmt::format("{}", plan.tp), "use plan/sequence_parallel=on");
   }
   if (plan.shard == 0) return;
+  if (plan.zero == ZeroStage::kNone) {
+    const bool shares = plan.weights == WeightStorage::kMaster;  // PyTorch's replicas have all (check_weights)
+    check.fail_at("plan/shard", "nothing is shared under ZeRO 0", "0",
+                  shares ? "use plan/zero=1, or leave plan/shard out" : "leave plan/shard out");
+    return;
+  }
   check.divides("plan/shard", plan.shard, plan.dp * plan.cp, [&] {
     return fmt::format("{} ranks are no whole part of dp {} x cp {}", plan.shard, plan.dp, plan.cp);
   });
-  if (plan.zero == ZeroStage::kNone) {
-    check.fail_at("plan/shard", "nothing is shared under ZeRO 0", "0", "use plan/zero=1, or leave plan/shard out");
-  }
   // There are as many sets of experts as of all else (Megatron-Core, parallel_state.py: the expert-data-parallel ranks
   // must be divisible by num_distributed_optimizer_instances).
   const std::int64_t sets = plan.dp * plan.cp / plan.shard;
@@ -281,12 +288,12 @@ void check_weights(const ParallelPlan& plan, Checker& check) {
   if (plan.weights == WeightStorage::kMaster) return;
   if (plan.zero != ZeroStage::kNone) {
     check.fail_at("plan/zero", fmt::format("weights in {} are those of PyTorch alone", enumerator_name(plan.weights)),
-                  "0", "use plan/zero=0, or leave plan/weights out");
+                  "0", "use plan/zero=0, or plan/weights=master");
   }
   if (plan.grad_accumulation != GradAccumulation::kLow) {
     check.fail_at("plan/grad_accumulation", "autograd adds up gradients in the format of the weights",
                   std::string(enumerator_name(GradAccumulation::kLow)),
-                  "use plan/grad_accumulation=low, or leave plan/weights out");
+                  "use plan/grad_accumulation=low, or plan/weights=master");
   }
 }
 
@@ -548,9 +555,10 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   if (!schedule) {
     check.errors.push_back(schedule.error());
   } else if ((*schedule)->hides_tokens && plan.ep == 1) {
-    check.fail_at("plan/schedule", fmt::format("{} hides the exchange of tokens, and ep 1 has none", plan.schedule),
-                  "a plan with experts on several ranks",
-                  fmt::format("use plan/schedule={}, or plan/ep", plan.vpp > 1 ? "interleaved" : "1f1b"));
+    check.fail_at(
+        "plan/schedule", fmt::format("{} hides the exchange of tokens, and ep 1 has none", plan.schedule),
+        "a plan with experts on several ranks",
+        fmt::format("use plan/schedule={}{}", plan.vpp > 1 ? "interleaved" : "1f1b", model.moe ? ", or plan/ep" : ""));
   } else if (check.errors.empty()) {
     const std::int64_t microbatches = microbatches_of(plan, training);
     if (microbatches > kMostMicrobatches) {
@@ -569,7 +577,11 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                           .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan),
                           .forward = plan.passes == Passes::kForward};
       if (auto passes = stage_passes(key, cache); !passes) {
-        check.errors.push_back(std::move(passes.error()));
+        Error& error = check.errors.emplace_back(std::move(passes.error()));
+        // A schedule counts microbatches, and those that ask for more take one more.
+        if (error.where == "training/global_batch") {
+          error.hint = fmt::format("use training/global_batch={}", (microbatches + 1) * training.micro_batch * plan.dp);
+        }
       } else {
         pipeline.passes = *std::move(passes);
         auto layers = divide_layers(model, plan, pipeline.passes->seats);

@@ -88,8 +88,11 @@ Result<void> fill_open(Counts& counts, const Model& model, const ParallelPlan& p
     const char* field = plan.last_stage_layers == 0    ? "plan/first_stage_layers"
                         : plan.first_stage_layers == 0 ? "plan/last_stage_layers"
                                                        : "plan/first_stage_layers, plan/last_stage_layers";
-    return infeasible(fmt::format("stages of their own size leave {} of {} layers for {} other parts of the pipeline",
-                                  left, model.layers, open.size()),
+    return infeasible(left < 0 ? fmt::format("stages of their own size have {} layers, and the model has {}",
+                                             model.layers - left, model.layers)
+                               : fmt::format("stages of their own size leave {} of {} layers for {} other parts of "
+                                             "the pipeline",
+                                             left, model.layers, open.size()),
                       field, open.empty() ? "sizes that add up to the model" : "at least one layer for each part",
                       without_own_size(model, plan));
   }

@@ -60,6 +60,10 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
   return all;
 }
 
+// Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
+// computes, and the next.
+constexpr double kLayersUnderWay = 2;
+
 // What the chunks of a stage keep, and what of the stage depends on its layers.
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
@@ -67,13 +71,26 @@ struct StageChunks {
   double largest_frozen = 0;
   double layer_parameters = 0, layer_frozen = 0;    // of all layers: the rest is embedding and loss
   double largest_gathered = 0, layer_gathered = 0;  // of these, what ZeRO 3 gathers, trained or frozen
-  double under_way = 0;                             // of layers that the host keeps: those on their way, or in use
   std::vector<ChunkBytes> away;                     // layers that the host keeps, in place of bytes; empty where none
-};
+  std::vector<ChunkBytes> largest_away;             // of these, those that keep most
+  double most_kept = 0, next_kept = 0;              // by each of these, and by the next smaller ones
+  double under_way = 0;                             // of layers that the host keeps: those on their way, or in use
 
-// Layers whose weights or activations are on a GPU at one time where they are elsewhere otherwise: the one that
-// computes, and the next.
-constexpr double kLayersUnderWay = 2;
+  void add_away(std::size_t chunk, double bytes, double count) {
+    away.resize(chunks.size());
+    away[chunk].after_forward += count;
+    if (bytes > most_kept) {
+      next_kept = std::exchange(most_kept, bytes);
+      largest_away.clear();
+    }
+    if (bytes < most_kept) {
+      next_kept = std::max(next_kept, bytes);
+      return;
+    }
+    largest_away.resize(chunks.size());
+    largest_away[chunk].after_forward += count;
+  }
+};
 
 // What ZeRO 3 gathers: experts that no other rank has stay where they are, unless their shards have another format.
 double gathered_parameters(const ParallelPlan& plan, const RankParameters& trained, const RankParameters& frozen) {
@@ -104,7 +121,9 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           add(chunk, part.kept, run.count);
           chunk.loss += part.kept.after_forward * static_cast<double>(run.count);
           chunk.logged = std::max(chunk.logged, part.logged);
-          if (part.working > 0) chunk.working = std::max(chunk.working, chunk.loss + part.working);
+          // A forward pass alone works on what it would keep, and keeps nothing for a further loss.
+          const double before = shape.plan->passes == Passes::kForward ? 0 : chunk.loss;
+          if (part.working > 0) chunk.working = std::max(chunk.working, before + part.working);
           continue;
         }
         std::int64_t held = run.count;
@@ -114,9 +133,8 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           held -= away;
           add(chunk, {0, part.kept.after_input_gradient}, away);
           if (away > 0) {
-            stage.under_way = std::max(stage.under_way, kLayersUnderWay * part.kept.after_forward);
-            stage.away.resize(stage.chunks.size());
-            stage.away[static_cast<std::size_t>(direction[position].chunk)].after_forward += static_cast<double>(away);
+            stage.add_away(static_cast<std::size_t>(direction[position].chunk), part.kept.after_forward,
+                           static_cast<double>(away));
           }
         }
         add(chunk, part.kept, held);
@@ -262,8 +280,12 @@ Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, c
   for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
     StageChunks& kept = held.kept[stage];
     if (kept.away.empty()) continue;
-    kept.away.resize(kept.chunks.size());
-    kept.under_way *= std::min(1.0, most_held(held.pipeline.passes->orders[stage], kept.away) / kLayersUnderWay);
+    const auto on_gpu = [&](std::vector<ChunkBytes>& layers) {
+      layers.resize(kept.chunks.size());
+      return std::min(kLayersUnderWay, most_held(held.pipeline.passes->orders[stage], layers));
+    };
+    const double all = on_gpu(kept.away), largest = on_gpu(kept.largest_away);
+    kept.under_way = largest * kept.most_kept + (all - largest) * kept.next_kept;
   }
   return held;
 }

@@ -66,6 +66,7 @@ Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const Com
   if (!forecast) {
     Error error = std::move(forecast.error());
     error.message = fmt::format("{}: {}", item.name, error.message);
+    if (item.name.starts_with("optimizer.muon")) error.hint = "use plan/optimizer=adam: Muon's products are in bf16";
     return fail(std::move(error));
   }
   // Every range is meant to exclude it; a time that is none is never an answer.

@@ -63,12 +63,13 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const double imbalance = busiest_over_mean(scenario.model, scenario.plan);
   std::vector<Addition> found;
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
-    found.push_back({std::move(name), std::move(note), as_it_is - step(latency)});
+    found.push_back({std::move(name), std::move(note), max(Seconds(), as_it_is - step(latency))});  // clocks round
   };
   const auto add_constant = [&](std::string name, std::string note, double TrainingConstants::*constant, double none) {
     Scenario benchmark = alone;
     benchmark.constants.*constant = none;
-    found.push_back({std::move(name), std::move(note), unshared - step_time(benchmark, session).value_or(unshared)});
+    const Seconds without = step_time(benchmark, session).value_or(unshared);
+    found.push_back({std::move(name), std::move(note), max(Seconds(), unshared - without)});
   };
   if (session.has_own_models()) {
     const TrainingClock clock = training_clock(scenario, ranks);

@@ -372,23 +372,34 @@ bool chunks_of_layout(ParallelPlan& plan, bool schedule_is_given) {
   return true;
 }
 
-// What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `anew`: the
-// plan has no values from before, which would hold.
-void schedule_defaults(ParallelPlan& plan, const Given& given, bool anew) {
+// Whether the schedule of `plan` runs as many chunks as it has. With one, a schedule of any number is one of its own.
+bool runs_its_chunks(const ParallelPlan& plan) {
+  const PipelineSchedule& traits = traits_of(plan);
+  return traits.has_chunks(plan.vpp) && (plan.vpp > 1 || traits.most_chunks != 0);
+}
+
+// What the schedule, the model chunks and the overlap of messages say of each other when not all are given. `before`:
+// the plan that is changed, if any; what the change leaves possible stays.
+void schedule_defaults(ParallelPlan& plan, const Given& given, const ParallelPlan* before) {
   const bool schedule = given.contains("plan/schedule");
   bool chunks = given.contains("plan/vpp");
   if (!chunks && given.contains("plan/pipeline_layout")) chunks = chunks_of_layout(plan, schedule);
-  if (!schedule && (anew || chunks)) plan.schedule = schedule_for(plan.vpp).name;
+  if (!schedule && (before == nullptr || (chunks && !runs_its_chunks(plan)))) {
+    plan.schedule = schedule_for(plan.vpp).name;
+  }
   const PipelineSchedule& traits = traits_of(plan);
-  if (!chunks && schedule) plan.vpp = traits.least_chunks;
+  const bool other_schedule = before == nullptr || plan.schedule != before->schedule;
+  const bool keeps_chunks = before != nullptr && traits.has_chunks(plan.vpp);
+  if (!chunks && schedule && other_schedule && !keeps_chunks) plan.vpp = traits.least_chunks;
   // Megatron-LM overlaps messages with computation in the interleaved schedule unless told otherwise
   // (arguments.py, --no-overlap-p2p-communication), and cannot in the others.
-  if (!given.contains("plan/overlap_p2p") && (anew || chunks || schedule)) plan.overlap_p2p = traits.overlaps_messages;
+  const bool chosen = before != nullptr && before->overlap_p2p != traits_of(*before).overlaps_messages;
+  if (!given.contains("plan/overlap_p2p") && other_schedule && !chosen) plan.overlap_p2p = traits.overlaps_messages;
 }
 
 // What follows from other fields; `before` is the plan that the spec changes, if any.
 void derive_plan(ParallelPlan& plan, const Given& given, const ParallelPlan* before) {
-  schedule_defaults(plan, given, before == nullptr);
+  schedule_defaults(plan, given, before);
   if (given.contains("plan/sequence_parallel")) return;
   if (before == nullptr) {
     plan.sequence_parallel = plan.tp > 1;
@@ -637,7 +648,10 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));
     sized = true;
   }
-  const bool repeats = base != nullptr && cluster == base->cluster && rank_count(base->plan).value_or(0) == ranks;
+  // Other links of a report's machine leave its GPUs, and its plan, as they are.
+  const bool same_gpus =
+      base != nullptr && (cluster == base->cluster || (!spec.nodes && gpus_of(cluster) == gpus_of(base->cluster)));
+  const bool repeats = same_gpus && rank_count(base->plan).value_or(0) == ranks;
   if (!sized) {
     NS_TRY_VOID(open_for(cluster, scenario.plan, ranks));
   } else if (!repeats) {

@@ -124,12 +124,12 @@ void visit_fields(Visitor&& visit, T& names) {
   visit({.name = "machine/intra_bandwidth",
          .help = "of a GPU, one direction, as in \"450 GB/s\"",
          .values = "RATE",
-         .default_text = "the fabric's"},
+         .default_text = "of the fabric, times the ports of a GPU"},
         names.intra_bandwidth);
   visit({.name = "machine/inter_bandwidth",
          .help = "of a GPU, one direction, as in \"50 GB/s\"",
          .values = "RATE",
-         .default_text = "the fabric's"},
+         .default_text = "of the fabric, times the ports of a GPU"},
         names.inter_bandwidth);
   visit({.name = "network/calibration",
          .help = "corrections measured on this cluster, as ns-dist calibrate writes them",

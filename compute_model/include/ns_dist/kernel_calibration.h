@@ -36,6 +36,9 @@ struct FamilyCalibration {
   // deviation that the process expects of these, by the others. Of kernels that are less like them it expects more,
   // which is added to the interval. 0: not known, the same interval for all.
   double low = -0.1, high = 0.1, deviation = 0;
+  // How much the process expects of kernels unlike the measured ones: 1 where forecasts are as far off as those of GPUs
+  // that were not measured, 0.5 where many measurements are as forecast, or as one factor says.
+  double amplitude = 1;
   // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other rows
   // (leave-one-out).
   double before = 0, after = 0;

@@ -49,6 +49,13 @@ TEST(Topology, GroupThatCrossesANodeUnevenlyIsCounted) {
   EXPECT_EQ(p.tiers[1].max_members, 2);
 }
 
+// The ranks of a plan whose number is no multiple of a node's: 16 x 99,991, two nodes of eight to each replica.
+TEST(Topology, AsManyRanksAsAPlanHasAreCounted) {
+  const Placement p = place(test::dgx_a100(0), {0, {{1'599'857, 1}}});
+  EXPECT_EQ(p.ranks, 1'599'857);
+  EXPECT_EQ(p.tiers[1].all_parts, 199'983);
+}
+
 TEST(Topology, AlignedAndCountedPlacementsAgree) {
   // The second group holds the same ranks, with a stride of one member that defeats no alignment.
   Cluster cluster = test::dgx_a100(8);

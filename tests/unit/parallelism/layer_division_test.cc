@@ -153,7 +153,7 @@ TEST(LayerDivision, OwnSizesLeaveLayersForTheOthers) {
   plan.first_stage_layers = 7;
   EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("plan/first_stage_layers"));
   plan.first_stage_layers = 9;
-  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("leave -1 of 8 layers"));
+  EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("have 9 layers, and the model has 8"));
   plan = with_stages(1);
   plan.first_stage_layers = 7;
   EXPECT_THAT(mistake(8, plan, around(plan)), HasSubstr("add up"));

@@ -210,6 +210,29 @@ TEST(Memory, OffloadedActivationsLeaveTheGpu) {
   EXPECT_NEAR(activations(0, 1, Recompute::kFull) - activations(20, 1, Recompute::kFull), (20 - 2) * 2 * sbh, 1);
 }
 
+// Of two layers of which one is recomputed, the host keeps both: on the GPU are both, and no more than without it.
+TEST(Memory, OffloadedLayersOfTwoSizesAreThoseTwo) {
+  const Training training{8, 1, 2048, Precision::kFp16};
+  const auto activations = [&](std::int64_t away) {
+    const ParallelPlan plan{.recompute = Recompute::kFull, .recompute_layers = 1, .offload_activations = away};
+    return memory_budget(gpt(2, 6144, 64), plan, training)->stages[0].activations / B;
+  };
+  EXPECT_NEAR(activations(1), activations(0), 1);
+  EXPECT_NEAR(activations(2), activations(0), 1);
+}
+
+// A forward pass alone never holds more than one that a backward pass follows: logits of a large vocabulary count once.
+TEST(Memory, AForwardPassHoldsNoMoreThanATrainingStep) {
+  const Training training{8, 4, 8192, Precision::kBf16};
+  Model model = llama(16, 2048, 32, 8, 8192);
+  model.vocabulary = 128'256;
+  const StageMemory alone = memory_budget(model, {.passes = Passes::kForward}, training)->stages[0],
+                    both = memory_budget(model, {.passes = Passes::kGradients}, training)->stages[0];
+  EXPECT_LT(alone.activations, both.activations);
+  const double logits = 4.0 * 8192 * 128'256;
+  EXPECT_LT(alone.activations / B, 2 * 4 * logits) << "in fp32, and what computes them";
+}
+
 // Llama 2 7B with adapters of rank 16 on QKV, projection, gate and up, and down, by hand: 16 x 32 x (16,384 + 8,192 +
 // 26,112 + 15,104) = 33,685,504. These alone have gradients (4 bytes) and optimizer states (12); the 6,738,415,616
 // weights of the model have their 2 bytes.

@@ -15,6 +15,7 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -916,8 +917,18 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("plan/tp: tp 7 does not divide the 96 attention heads"));
   const std::string alone = text({.zero = ZeroStage::kOptimizer, .weights = WeightStorage::kLow}, training);
-  EXPECT_THAT(alone, HasSubstr("use plan/zero=0, or leave plan/weights out"));
-  EXPECT_THAT(alone, HasSubstr("use plan/grad_accumulation=low, or leave plan/weights out"));
+  EXPECT_THAT(alone, HasSubstr("use plan/zero=0, or plan/weights=master"));
+  EXPECT_THAT(alone, HasSubstr("use plan/grad_accumulation=low, or plan/weights=master"));
+  // No remedy leads to the next refusal.
+  const std::string shared =
+      text({.dp = 2, .zero = ZeroStage::kNone, .shard = 3, .weights = WeightStorage::kLow}, training);
+  EXPECT_THAT(shared, HasSubstr("; leave plan/shard out"));
+  EXPECT_THAT(shared, Not(HasSubstr("plan/zero=1")));
+  EXPECT_THAT(text({.tp = 4, .etp = 3}, training), AllOf(HasSubstr("use plan/etp=0"), Not(HasSubstr("plan/etp=2"))));
+  const std::string odd = text({.pp = 2, .dp = 4, .vpp = 2, .schedule = "dualpipe"}, {12, 1, 2048, Precision::kBf16});
+  EXPECT_THAT(odd, HasSubstr("use training/global_batch=16"));
+  EXPECT_THAT(text({.cp = 2}, {1536, 1, 33, Precision::kBf16}), HasSubstr("use training/sequence=34"));
+  EXPECT_THAT(text({.pp = 2, .vpp = 2, .schedule = "combined-1f1b"}, training), Not(HasSubstr("plan/ep")));
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("use plan/tp=6 or plan/tp=8"));
   EXPECT_EQ(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training), "fine");  // 64 chunks of one or two layers
   EXPECT_THAT(text({.pp = 16, .vpp = 7, .schedule = "interleaved"}, training), HasSubstr("layers"));

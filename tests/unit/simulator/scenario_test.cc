@@ -262,6 +262,46 @@ TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   EXPECT_EQ(resolved(ScenarioSpec().set("plan/ep", 8).set("plan/dp", 144), &wide).cluster.gpus_per_node(), 72);
 }
 
+// Other links leave a report's plan as it is, also where it does not fill its node.
+TEST(Resolve, OtherLinksOfAReportLeaveItsPlan) {
+  const Scenario base = resolved(ScenarioSpec().set("model", "llama3-8b").set("machine/gpu", "h100").set("plan/dp", 4));
+  ASSERT_LT(base.plan.dp, base.cluster.gpu_count());
+  for (const auto& [field, value] : {std::pair("machine/inter_bandwidth", "10 GB/s"),
+                                     {"machine/intra_bandwidth", "100 GB/s"},
+                                     {"machine/inter", "roce-400g"},
+                                     {"machine/intra", "nvlink4-h800"}}) {
+    const Scenario changed = resolved(ScenarioSpec().set(field, value), &base);
+    EXPECT_EQ(changed.plan, base.plan) << field;
+    EXPECT_NE(changed.cluster, base.cluster) << field;
+    EXPECT_EQ(changed.cluster.gpu_count(), base.cluster.gpu_count()) << field;
+  }
+}
+
+// What a report's plan has stays where a flag says the same, or something that goes with it.
+TEST(Resolve, ASchedulesChunksStay) {
+  const auto plan_of = [](const char* schedule) {
+    return resolved(
+        ScenarioSpec().set("model", "llama3-8b").set("plan/pp", 4).set("plan/vpp", 4).set("plan/schedule", schedule));
+  };
+  const Scenario interleaved = plan_of("interleaved"), breadth = plan_of("breadth-first");
+  const auto changed = [](const Scenario& base, const char* field, const char* value) {
+    return resolved(ScenarioSpec().set(field, std::string_view(value)), &base).plan;
+  };
+  EXPECT_EQ(changed(interleaved, "plan/schedule", "interleaved"), interleaved.plan);
+  EXPECT_EQ(changed(breadth, "plan/schedule", "breadth-first"), breadth.plan);
+  EXPECT_EQ(changed(breadth, "plan/vpp", "4"), breadth.plan);
+  EXPECT_EQ(changed(breadth, "plan/vpp", "2").schedule, "breadth-first");
+  EXPECT_EQ(changed(interleaved, "plan/schedule", "breadth-first").vpp, 4);
+  EXPECT_EQ(changed(interleaved, "plan/schedule", "1f1b").vpp, 1);
+  EXPECT_EQ(changed(interleaved, "plan/vpp", "1").schedule, "1f1b");
+  EXPECT_TRUE(changed(interleaved, "plan/vpp", "2").overlap_p2p);
+  EXPECT_FALSE(changed(interleaved, "plan/schedule", "1f1b").overlap_p2p);
+  // Messages that overlap although the schedule does not ask for it were chosen.
+  const Scenario chosen =
+      resolved(ScenarioSpec().set("model", "llama3-8b").set("plan/pp", 4).set("plan/overlap_p2p", "on"));
+  EXPECT_TRUE(changed(chosen, "plan/schedule", "zb-h1").overlap_p2p);
+}
+
 // Faster links than the machine's switches do not help.
 TEST(Resolve, AMachineKeepsItsSwitches) {
   const Scenario faster = resolved(ScenarioSpec().set("machine/cluster", "hgx-h800").set("machine/gpu", "h100"));
