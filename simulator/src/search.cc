@@ -490,6 +490,7 @@ class Search {
     if (least.any > limit) return;
     const bool several = has_several_places(scenario);
     std::shared_ptr<const PassesOfStages> placed;  // only where some plan may still win
+    std::optional<std::vector<ExchangeTime>> exchanges;
     Texts texts;
     std::uint32_t leaf = 0;
     space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
@@ -515,7 +516,10 @@ class Search {
         return true;
       }
       if (several && !placed) placed = known_passes(group, scenario, true);
-      if (several && to_step(scenario, pipeline_bound(*placed, scenario, microbatches)) > limit) {
+      if (!exchanges) exchanges = exchange_times(scenario, session_);
+      const bool is_closer = several || !exchanges->empty();  // than the bound before
+      const PassesOfStages& closest = several ? *placed : *one;
+      if (is_closer && to_step(scenario, pipeline_bound(closest, scenario, microbatches, *exchanges)) > limit) {
         found.bounded += leaf - first;
         return true;
       }
