@@ -85,9 +85,8 @@ std::int64_t distance_of_places(const Scenario& scenario) {
   return plan.pp == 1 ? period : std::gcd(mesh_of(plan).stride("pp"), period);
 }
 
-bool has_several_places(const Scenario& scenario) {
-  const std::int64_t distance = distance_of_places(scenario);
-  return distance > 0 && distance < period_of(scenario.cluster);
+bool has_several_places(const Cluster& cluster, std::int64_t distance) {
+  return distance > 0 && distance < period_of(cluster);
 }
 
 bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
@@ -160,7 +159,7 @@ PassesOfOne least_passes(const Scenario& scenario, const Session& session) {
 }
 
 PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session) {
-  if (!has_several_places(scenario)) return {{least_passes(scenario, session)}};
+  if (!has_several_places(scenario.cluster, distance_of_places(scenario))) return {{least_passes(scenario, session)}};
   const auto one = with_one_stage(scenario, session);
   if (!one) return {{no_passes(scenario.model)}};
   const Mesh mesh = mesh_of(scenario.plan);

@@ -78,8 +78,8 @@ PassesOfOne passes_on_one_stage(const Scenario& scenario, const Session& session
 // where all lie like the first one. 0 where a plan with one stage (on_one_stage) has other tensor-, context- or
 // expert-parallel groups.
 std::int64_t distance_of_places(const Scenario& scenario);
-// Whether they lie in several ways. Else passes_on_each_stage are the least_passes.
-bool has_several_places(const Scenario& scenario);
+// Whether they lie in several ways at this distance. Else passes_on_each_stage are the least_passes.
+bool has_several_places(const Cluster& cluster, std::int64_t distance);
 
 // The same, each collective at the place where it takes least, and none where distance_of_places is 0: no stage takes
 // less. Plans that differ in stages, replicas and ZeRO, but not in distance_of_places, have the same.

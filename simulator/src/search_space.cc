@@ -524,10 +524,18 @@ Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
                "plan/schedule", "a microbatch for each stage"});
 }
 
-void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint32_t> chosen,
+void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::string> values) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool fills = set(scenario, levels[first + i], values[i]);
+    NS_EXPECTS(fills);
+  }
+  finish(scenario);
+}
+
+void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::uint32_t> chosen,
                                   std::span<const std::string> texts) const {
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const bool fills = set(scenario, levels[i], texts[chosen[i]]);
+    const bool fills = set(scenario, levels[first + i], texts[chosen[i]]);
     NS_EXPECTS(fills);
   }
   finish(scenario);
@@ -617,6 +625,7 @@ Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
   for (const FieldValues& listed : request.listed) {
     if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
       levels.push_back({listed.field, listed.values});
+      levels.back().is_read_below = true;  // maybe
     }
   }
   for (const Searched& searched : kSearched) {
@@ -639,6 +648,13 @@ Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
     if (searched.changes == Changes::kKernels) groups = levels.size();
     if (searched.changes != Changes::kDataParallel) budgets = levels.size();
   }
+  for (const Searched& searched : kSearched) {
+    if (searched.changes == Changes::kKernels) continue;
+    for (Level& above : levels) {
+      above.is_read_below |=
+          std::find(searched.needs.begin(), searched.needs.end(), above.field) != searched.needs.end();
+    }
+  }
   return {};
 }
 
@@ -658,7 +674,11 @@ void SearchSpace::Contents::attach_limits() {
     const auto last = std::find_if(levels.rbegin(), levels.rend(), reads);
     if (last == levels.rend()) continue;
     last->limits.push_back(number);
-    std::for_each(std::next(last), levels.rend(), [&](Level& before) { before.is_read |= reads(before); });
+    const bool is_below = levels.rend() - last > static_cast<std::ptrdiff_t>(groups);
+    std::for_each(std::next(last), levels.rend(), [&](Level& before) {
+      before.is_read |= reads(before);
+      before.is_read_below |= is_below && reads(before);
+    });
   }
 }
 
