@@ -578,7 +578,7 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
                           .forward = plan.passes == Passes::kForward};
       if (auto passes = stage_passes(key, cache); !passes) {
         Error& error = check.errors.emplace_back(std::move(passes.error()));
-        // A schedule counts microbatches, and those that ask for more take one more.
+        // A schedule counts microbatches. Those that ask for another number ask for one more.
         if (error.where == "training/global_batch") {
           error.hint = fmt::format("use training/global_batch={}", (microbatches + 1) * training.micro_batch * plan.dp);
         }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "blocks/common.h"
+#include "ns_dist/planner.h"
 #include "stage_parameters.h"
 
 namespace ns_dist {
@@ -23,36 +24,23 @@ bool gathers_casts(const ParallelPlan& plan, const Shape& shape) {
   return plan.fp8_params && (shape.precision == Precision::kFp8 || shape.precision == Precision::kFp8Block);
 }
 
-ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
-                                 std::span<const MatrixShares> shares, ProgramWriter& writer)
-    : plan_(plan),
-      shape_(shape),
-      parts_(parts),
-      one_table_(one_table),
-      writer_(writer),
-      groups_{replica_groups(plan, writer.program().mesh, 0, false),
-              replica_groups(plan, writer.program().mesh, 0, true)},
-      gathers_(parts.parts.size()),
-      reductions_(parts.parts.size()),
-      unpackings_(parts.parts.size()) {
+ReplicaCollectives::ReplicaCollectives(const ParallelPlan& plan, const Shape& shape, const Mesh& mesh,
+                                       std::span<const MatrixShares> shares)
+    : plan_(plan), shape_(shape), groups_{replica_groups(plan, mesh, 0, false), replica_groups(plan, mesh, 0, true)} {
   for (const MatrixShares& stage : shares) {
     padding_ = std::max(padding_, stage.padding);
     expert_padding_ = std::max(expert_padding_, stage.expert_padding);
   }
 }
 
-RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
-  return part_parameters(shape_, parts_, part, one_table_, which);
-}
-
-Bytes ReplicaExchange::gathered_size(const RankParameters& held, bool experts) const {
+Bytes ReplicaCollectives::gathered_size(const RankParameters& held, bool experts) const {
   const double all = experts ? held.experts : held.dense;
   const double of_products = experts ? held.quantized_experts : held.quantized - held.quantized_experts;
   const double quantized = gathers_casts(plan_, shape_) ? of_products : 0;
   return (shape_.element * (all - quantized) + shape_.weight_element * quantized) * units::B;
 }
 
-std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
+std::vector<WorkItem> ReplicaCollectives::gathers(const RankParameters& parameters) const {
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
     const RankGroup& group = groups_[experts ? 1 : 0].sharing;
@@ -61,10 +49,10 @@ std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
     items.push_back({experts ? "experts.weights.all_gather" : "weights.all_gather", Category::kDataParallel,
                      Collective{CollectiveKind::kAllGather, size, group}});
   }
-  return writer_.intern(std::move(items));
+  return items;
 }
 
-std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
+std::vector<WorkItem> ReplicaCollectives::reductions(const RankParameters& parameters) const {
   const RankParameters reduced = in_buffers(parameters);
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
@@ -83,7 +71,31 @@ std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters
            Collective{CollectiveKind::kAllReduce, whole ? size : size / static_cast<double>(sharing.size()), copies}});
     }
   }
-  return writer_.intern(std::move(items));
+  return items;
+}
+
+ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
+                                 std::span<const MatrixShares> shares, ProgramWriter& writer)
+    : plan_(plan),
+      shape_(shape),
+      parts_(parts),
+      one_table_(one_table),
+      writer_(writer),
+      collectives_(plan, shape, writer.program().mesh, shares),
+      gathers_(parts.parts.size()),
+      reductions_(parts.parts.size()),
+      unpackings_(parts.parts.size()) {}
+
+RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
+  return part_parameters(shape_, parts_, part, one_table_, which);
+}
+
+std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
+  return writer_.intern(collectives_.gathers(parameters));
+}
+
+std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
+  return writer_.intern(collectives_.reductions(parameters));
 }
 
 std::span<const WorkId> ReplicaExchange::gathers(Part part) {
@@ -104,7 +116,7 @@ std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
     RankParameters weights = parameters(part);
     weights += parameters(part, &ModelPart::frozen);
     if (plan_.zero_library == ZeroLibrary::kFsdp2 && weights.total() > 0) {
-      const Bytes all = gathered_size(weights, false) + gathered_size(weights, true);
+      const Bytes all = collectives_.gathered_size(weights, false) + collectives_.gathered_size(weights, true);
       items.push_back({"weights.unpack", Category::kForward, Operator{Copy{all}, shape_.dtype}});
     }
     if (const auto casts = static_cast<std::int64_t>(weights.quantized); casts > 0 && casts_in_passes(plan_)) {
@@ -120,6 +132,29 @@ void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int
   if (count == 0) return;
   const Elementwise scale{"scale", count, 1, 1, 1};
   body.push_back(run_of(writer_.kernel("gradients.scale", count, scale, gradient_type(plan_, shape_.dtype)), layer));
+}
+
+LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
+                               PlanCache& cache) {
+  if (!shards_gradients(plan) || plan.optimizer == OptimizerKind::kMuon || has_layers_in_16_bits(plan)) return {};
+  const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
+  const Shape shape(model, plan, training);
+  const ReplicaCollectives collectives(plan, shape, mesh_of(plan), {});
+  LayerExchanges found{{}, parts->layers.of_layer};
+  for (std::size_t kind = 0; kind < parts->layers.kinds.size(); ++kind) {
+    const ModelPart& layer = (*parts)[layer_part(kind, false, false)];
+    LayerExchange& exchange = found.kinds.emplace_back();
+    const auto add = [](const std::vector<WorkItem>& items, std::vector<Collective>& to) {
+      for (const WorkItem& item : items) to.push_back(std::get<Collective>(item.work));
+    };
+    RankParameters weights = layer.parameters;
+    weights += layer.frozen;
+    if (shards_weights(plan)) add(collectives.gathers(weights), exchange.forward);
+    if (plan.passes == Passes::kForward) continue;
+    if (shards_weights(plan) && plan.reshard) exchange.backward = exchange.forward;
+    add(collectives.reductions(layer.parameters), exchange.backward);
+  }
+  return found;
 }
 
 }  // namespace ns_dist

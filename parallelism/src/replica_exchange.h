@@ -16,6 +16,29 @@ namespace ns_dist {
 // cast from 16 bits when they have come (Megatron-Core, --reuse-grad-buf-for-mxfp8-param-ag).
 bool gathers_casts(const ParallelPlan& plan, const Shape& shape);
 
+// Of rank 0, the collectives that gather weights and sum gradients. Keeps references to plan and shape.
+class ReplicaCollectives {
+ public:
+  // `shares`: by stage. All stages have the padding of the one that has most.
+  ReplicaCollectives(const ParallelPlan& plan, const Shape& shape, const Mesh& mesh,
+                     std::span<const MatrixShares> shares);
+
+  // In the buffers that are reduced and gathered.
+  RankParameters in_buffers(const RankParameters& parameters) const {
+    return padded(parameters, padding_, expert_padding_);
+  }
+  // Bytes of the weights of all experts, or of all others.
+  Bytes gathered_size(const RankParameters& held, bool experts) const;
+  std::vector<WorkItem> gathers(const RankParameters& parameters) const;
+  std::vector<WorkItem> reductions(const RankParameters& parameters) const;
+
+ private:
+  const ParallelPlan& plan_;
+  const Shape& shape_;
+  double padding_ = 1, expert_padding_ = 1;  // MatrixShares
+  std::array<ReplicaGroups, 2> groups_;      // of layers without experts, of experts
+};
+
 // Keeps references to all that it is made of.
 class ReplicaExchange {
  public:
@@ -26,10 +49,7 @@ class ReplicaExchange {
   // part_parameters.
   RankParameters parameters(Part part, RankParameters ModelPart::*which = &ModelPart::parameters) const;
 
-  // In the buffers that are reduced and gathered. All stages have the padding of the one that has most.
-  RankParameters in_buffers(const RankParameters& parameters) const {
-    return padded(parameters, padding_, expert_padding_);
-  }
+  RankParameters in_buffers(const RankParameters& parameters) const { return collectives_.in_buffers(parameters); }
 
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
   // where weights are shared.
@@ -49,15 +69,13 @@ class ReplicaExchange {
 
  private:
   using OfParts = std::vector<std::optional<std::vector<WorkId>>>;
-  Bytes gathered_size(const RankParameters& held, bool experts) const;
 
   const ParallelPlan& plan_;
   const Shape& shape_;
   const ModelParts& parts_;
   bool one_table_;
-  double padding_ = 1, expert_padding_ = 1;  // MatrixShares
   ProgramWriter& writer_;
-  std::array<ReplicaGroups, 2> groups_;  // of rank 0: of layers without experts, of experts
+  ReplicaCollectives collectives_;
   OfParts gathers_, reductions_, unpackings_;
 };
 

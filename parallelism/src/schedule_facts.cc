@@ -302,22 +302,15 @@ namespace {
 struct Added {
   double within = 0, behind = 0;
 };
-Added added(const std::vector<SchedulePass>& passes, std::size_t p, std::span<const ChunkBytes> chunks) {
-  const auto bytes_of = [&](const SchedulePass& pass) -> const ChunkBytes& {
-    return chunks[static_cast<std::size_t>(pass.chunk)];
-  };
-  const SchedulePass& pass = passes[p];
-  const ChunkBytes& bytes = bytes_of(pass);
+// `freed`: what the pass beside it frees: of two passes beside each other the first one frees the losses of the second.
+Added added(PassKind kind, const ChunkBytes& bytes, double freed) {
   const auto backward = [&](double left) -> Added {
-    const double freed = pass.beside_previous ? bytes.loss : 0;  // by the pass before it
     const double behind = left - bytes.after_forward + freed;
     return {std::max(bytes.working - bytes.loss + freed, behind + bytes.logged), behind};
   };
-  switch (pass.kind) {
-    case PassKind::kForward: {
-      const bool first_of_two = p + 1 < passes.size() && passes[p + 1].beside_previous;
-      return {0, bytes.after_forward - (first_of_two ? bytes_of(passes[p + 1]).loss : 0)};
-    }
+  switch (kind) {
+    case PassKind::kForward:
+      return {0, bytes.after_forward - freed};
     case PassKind::kBackward:
       return backward(0);
     case PassKind::kInputGradient:
@@ -327,17 +320,40 @@ Added added(const std::vector<SchedulePass>& passes, std::size_t p, std::span<co
   }
   return {};
 }
+Added added(const std::vector<SchedulePass>& passes, std::size_t p, std::span<const ChunkBytes> chunks) {
+  const auto bytes_of = [&](const SchedulePass& pass) -> const ChunkBytes& {
+    return chunks[static_cast<std::size_t>(pass.chunk)];
+  };
+  const SchedulePass& pass = passes[p];
+  const ChunkBytes& bytes = bytes_of(pass);
+  if (pass.kind != PassKind::kForward) return added(pass.kind, bytes, pass.beside_previous ? bytes.loss : 0);
+  const bool first_of_two = p + 1 < passes.size() && passes[p + 1].beside_previous;
+  return added(pass.kind, bytes, first_of_two ? bytes_of(passes[p + 1]).loss : 0);
+}
 
 }  // namespace
 
 double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
+  // Of passes that run alone, by chunk and kind: the most that they add at one time, and in the end.
+  std::vector<Added> alone;
+  alone.reserve(chunks.size() * kPassKindCount);
+  for (const ChunkBytes& chunk : chunks) {
+    for (std::size_t kind = 0; kind < kPassKindCount; ++kind) {
+      const auto [within, behind] = added(static_cast<PassKind>(kind), chunk, 0);
+      alone.push_back({std::max(within, behind), behind});
+    }
+  }
   double held = 0, most = 0;
   for (const PassLoop& loop : list) {
     const double before = held;
     double peak = held;
-    for (std::size_t p = 0; p < loop.passes.size(); ++p) {
-      const auto [within, behind] = added(loop.passes, p, chunks);
-      peak = std::max({peak, held + within, held + behind});
+    const std::size_t passes = loop.passes.size();
+    for (std::size_t p = 0; p < passes; ++p) {
+      const SchedulePass& pass = loop.passes[p];
+      const bool paired = pass.beside_previous || (p + 1 < passes && loop.passes[p + 1].beside_previous);
+      const auto place = static_cast<std::size_t>(pass.chunk) * kPassKindCount + static_cast<std::size_t>(pass.kind);
+      const auto [within, behind] = paired ? added(loop.passes, p, chunks) : alone[place];
+      peak = std::max(peak, held + std::max(within, behind));
       held += behind;
     }
     // Each repeat holds as much more than the one before it, so the first or the last one holds the most.

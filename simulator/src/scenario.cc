@@ -382,9 +382,10 @@ bool runs_its_chunks(const ParallelPlan& plan) {
 // the plan that is changed, if any; what the change leaves possible stays.
 void schedule_defaults(ParallelPlan& plan, const Given& given, const ParallelPlan* before) {
   const bool schedule = given.contains("plan/schedule");
-  bool chunks = given.contains("plan/vpp");
-  if (!chunks && given.contains("plan/pipeline_layout")) chunks = chunks_of_layout(plan, schedule);
-  if (!schedule && (before == nullptr || (chunks && !runs_its_chunks(plan)))) {
+  const bool given_chunks = given.contains("plan/vpp");
+  const bool laid_out = !given_chunks && given.contains("plan/pipeline_layout") && chunks_of_layout(plan, schedule);
+  const bool chunks = given_chunks || laid_out;
+  if (!schedule && (before == nullptr || laid_out || (chunks && !runs_its_chunks(plan)))) {
     plan.schedule = schedule_for(plan.vpp).name;
   }
   const PipelineSchedule& traits = traits_of(plan);

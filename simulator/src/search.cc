@@ -21,6 +21,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "scenario_fields.h"
 #include "search_bounds.h"
 #include "search_space.h"
 #include "step_difference.h"
@@ -39,6 +40,8 @@ constexpr double kNoNetwork = 0.01;
 constexpr double kRefusing = 0.3, kBounding = 0.6;
 // Of a model's parts, the passes of all plans that are remembered: about 130 MB.
 constexpr std::size_t kMostKnownParts = 4'000'000;
+// Choices of schedule, chunks and the last stage's layers that are remembered: about 80 MB.
+constexpr std::size_t kMostKnownBranches = 300'000;
 
 // A plan that may be an answer. Times are seconds for as many tokens as the base scenario trains in a step.
 struct Plan {
@@ -268,9 +271,20 @@ class Search {
     return texts;
   }
 
+  static constexpr std::uint32_t kNoGroup = 0xffffffffu;
+
   // Gives `scenario` what the plans of a group have in common.
   void apply(Scenario& scenario, std::uint32_t group) const {
-    space_.apply(scenario, {chosen(group), space_.groups}, texts_);
+    space_.apply(scenario, 0, {chosen(group), space_.groups}, texts_);
+  }
+  // The same of a scenario that has what those of group `last` have in common, which becomes `group`; or of kNoGroup.
+  void apply(Scenario& scenario, std::uint32_t& last, std::uint32_t group) const {
+    const std::uint32_t* const now = chosen(group);
+    const std::uint32_t* const changed =
+        last == kNoGroup ? now : std::mismatch(now, now + space_.groups, chosen(last)).first;
+    const auto first = static_cast<std::size_t>(changed - now);
+    space_.apply(scenario, first, {changed, space_.groups - first}, texts_);
+    last = group;
   }
 
   // Calls visit(scenario, leaf) for the plans of a group until it returns false. `scenario` has what they have in
@@ -316,6 +330,7 @@ class Search {
 
   void bound_groups() {
     refuse_groups();
+    distances_.resize(bounds_.size());
     bound_passes();
     for (Family& family : families_) {
       family.bound = kRefused;
@@ -347,9 +362,10 @@ class Search {
     std::vector<Found> found = shared<Found>(runs.size(), [&](std::size_t i) {
       Found here;
       Scenario scenario = alone_;
+      std::uint32_t last = kNoGroup;
       std::vector<Variant> variants;
       for (std::uint32_t group = runs[i].first; group < runs[i].second && !told_to_stop(); ++group) {
-        apply(scenario, group);
+        apply(scenario, last, group);
         const std::uint32_t* const behind = chosen(group) + micro_batch_ + 1;
         const std::size_t count = space_.groups - micro_batch_ - 1;
         auto variant = std::find_if(variants.begin(), variants.end(), [&](const Variant& known) {
@@ -410,55 +426,69 @@ class Search {
   // model; here without recomputation, which `look_at` adds for those that may still win.
   void bound_passes() {
     Scenario scenario = alone_;
+    std::uint32_t last = kNoGroup;
     std::map<Passes, std::uint32_t> numbers;
     std::vector<std::uint32_t> first, number(bounds_.size());
     for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
       if (bounds_[group].any == kRefused) continue;
-      apply(scenario, group);
+      const std::uint32_t before = last;
+      apply(scenario, last, group);
+      const bool lies_alike =
+          before != kNoGroup && std::equal(chosen(group), chosen(group) + micro_batch_, chosen(before));
+      distances_[group] = lies_alike ? distances_[before] : distance_of_places(scenario);
       const auto [known, is_new] =
-          numbers.try_emplace(passes_of(group, scenario, false), static_cast<std::uint32_t>(first.size()));
+          numbers.try_emplace(passes_of(group, scenario, {}), static_cast<std::uint32_t>(first.size()));
       if (is_new) first.push_back(group);
       number[group] = known->second;
     }
+    const auto none = static_cast<std::uint32_t>(std::find(texts_.begin(), texts_.end(), field_text(Recomputation())) -
+                                                 texts_.begin());
     const auto tell = progress(kRefusing, kBounding, first.size());
     const auto found = shared<PassBounds>(first.size(), [&](std::size_t i) {
       if (told_to_stop()) return PassBounds();
       Scenario each = alone_;
       apply(each, first[i]);
-      each.plan.recompute = Recompute::kNone;
-      const PassBounds least = least_passes(each, session_).all;
+      set_recomputation(each.plan, {});
+      const auto least = know(passes_of(first[i], each, none), {{least_passes(each, session_)}});
       tell();
-      return least;
+      return least->places.front().all;
     });
+    last = kNoGroup;
     for (std::uint32_t group = 0; group < bounds_.size(); ++group) {
       if (bounds_[group].any == kRefused) continue;
-      apply(scenario, group);
+      apply(scenario, last, group);
       bounds_[group] = on_its_stages(scenario, found[number[group]]);
     }
   }
 
-  // What decides the passes of one microbatch through the whole model.
+  // What decides the passes of one microbatch through the whole model. `recomputation`: the number of its text, or
+  // nothing for the passes without it.
   using Passes = std::vector<std::uint32_t>;
-  Passes passes_of(std::uint32_t group, const Scenario& scenario, bool recomputes) const {
+  Passes passes_of(std::uint32_t group, const Scenario& scenario, std::optional<std::uint32_t> recomputation) const {
     Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), shards_gradients(scenario.plan) ? 1u : 0u,
-               static_cast<std::uint32_t>(distance_of_places(scenario))};
+               static_cast<std::uint32_t>(distances_[group])};
+    key.reserve(space_.groups + 4);
     for (std::size_t i = 0; i < space_.groups; ++i) {
       const bool spreads = i == pp_ || i == dp_ || i == zero_ || i == shard_;
-      if (!spreads && (recomputes || i != recompute_)) key.push_back(chosen(group)[i]);
+      if (!spreads && i != recompute_) key.push_back(chosen(group)[i]);
     }
+    if (recomputation) key.push_back(*recomputation);
     return key;
   }
 
   // `placed`: with each stage's collectives where they lie, which is a closer bound, and more to forecast.
   std::shared_ptr<const PassesOfStages> known_passes(std::uint32_t group, const Scenario& scenario, bool placed) const {
-    Passes key = passes_of(group, scenario, true);
+    Passes key = passes_of(group, scenario, chosen(group)[recompute_]);
     if (placed) key.push_back(chosen(group)[pp_]);
     {
       const std::scoped_lock guard(knowing_);
       if (const auto known = known_.find(key); known != known_.end()) return known->second;
     }
-    auto made = std::make_shared<const PassesOfStages>(placed ? passes_on_each_stage(scenario, session_)
-                                                              : PassesOfStages{{least_passes(scenario, session_)}});
+    return know(std::move(key),
+                placed ? passes_on_each_stage(scenario, session_) : PassesOfStages{{least_passes(scenario, session_)}});
+  }
+  std::shared_ptr<const PassesOfStages> know(Passes key, PassesOfStages passes) const {
+    auto made = std::make_shared<const PassesOfStages>(std::move(passes));
     const std::scoped_lock guard(knowing_);
     if (known_parts_ > kMostKnownParts) known_parts_ = 0, known_.clear();
     known_parts_ += made->size();
@@ -480,48 +510,97 @@ class Search {
 
   // ---- Plans ----
 
+  // One choice of each level from `groups` to `budgets`, with the first that each level behind them has; and how many
+  // plans share the former.
+  struct Branch {
+    Texts texts;
+    std::uint32_t plans = 0;
+  };
+  using Branches = std::shared_ptr<const std::vector<Branch>>;
+
+  // Those of a group, whose plans' common values `scenario` has. Groups of which no level behind `groups` reads another
+  // value share them.
+  Branches branches_of(std::uint32_t group, Scenario& scenario) const {
+    std::vector<std::uint32_t> key;
+    for (std::size_t i = 0; i < space_.groups; ++i) {
+      if (space_.levels[i].is_read_below) key.push_back(chosen(group)[i]);
+    }
+    {
+      const std::scoped_lock guard(knowing_);
+      if (const auto known = branches_.find(key); known != branches_.end()) return known->second;
+    }
+    auto made = std::make_shared<const std::vector<Branch>>(make_branches(scenario));
+    const std::scoped_lock guard(knowing_);
+    if (known_branches_ > kMostKnownBranches) known_branches_ = 0, branches_.clear();
+    known_branches_ += made->size();
+    return branches_.try_emplace(std::move(key), std::move(made)).first->second;
+  }
+
+  std::vector<Branch> make_branches(Scenario& scenario) const {
+    std::vector<Branch> all;
+    Texts walked;
+    space_.walk(space_.groups, space_.budgets, scenario, walked, [&](const Scenario&, const Texts& texts) {
+      Branch& branch = all.emplace_back(Branch{texts, 0});
+      branch.plans = static_cast<std::uint32_t>(space_.count(space_.budgets, scenario));
+      for (std::size_t i = space_.budgets; i < space_.levels.size(); ++i) {
+        const Texts behind = space_.values(space_.levels[i], scenario);
+        if (behind.empty()) break;
+        branch.texts.push_back(behind.front());
+        space_.set(scenario, space_.levels[i], behind.front());
+      }
+      return true;
+    });
+    return all;
+  }
+
   // The plans of a group. Those that differ in levels behind `budgets` hold the same, and have the same step when
   // data-parallel collectives take no time; this bound is asked first.
-  void look_at(std::uint32_t group, Scenario& scenario, double limit, Found& found) const {
-    apply(scenario, group);
+  // `last`: whose plans' common values `scenario` has; it becomes `group`.
+  void look_at(std::uint32_t group, Scenario& scenario, std::uint32_t& last, double limit, Found& found) const {
+    apply(scenario, last, group);
     const ParallelPlan& plan = scenario.plan;
     const auto one = known_passes(group, scenario, false);
     const PassBounds least = on_its_stages(scenario, one->places.front().all);
     if (least.any > limit) return;
-    const bool several = has_several_places(scenario);
+    const bool several = has_several_places(scenario.cluster, distances_[group]);
     std::shared_ptr<const PassesOfStages> placed;  // only where some plan may still win
+    std::optional<std::vector<ExchangeTime>> exchanges;
     Texts texts;
     std::uint32_t leaf = 0;
-    space_.walk(space_.groups, space_.budgets, scenario, texts, [&](const Scenario&, const Texts&) {
-      const std::uint32_t first = leaf;
+    const Branches branches = branches_of(group, scenario);
+    for (const Branch& branch : *branches) {
+      if (told_to_stop()) return;
+      space_.apply(scenario, space_.groups, branch.texts);
+      const std::uint32_t first = std::exchange(leaf, leaf + branch.plans);
       const std::int64_t microbatches = microbatches_of(plan, scenario.training);
       const bool slow = (least.apart > limit && !pairs_passes(plan)) ||
                         to_step(scenario, pipeline_bound(*one, scenario, microbatches)) > limit;
-      Scenario& below = scenario;
-      leaf += static_cast<std::uint32_t>(space_.count(space_.budgets, scenario));
-      if (slow) return true;
+      if (slow) continue;
       found.seen += leaf - first;
       if (const auto runs = space_.check(scenario); !runs) {
         found.refuse(runs.error(), scenario, group, first, leaf - first);
-        return true;
+        continue;
       }
       const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
       if (!memory) {
         found.refuse(memory.error(), scenario, group, first, leaf - first);
-        return true;
+        continue;
       }
       if (!memory->fits(scenario.cluster.gpu.memory)) {
         found.refuse(memory->needed(), scenario.cluster.gpu.memory, group, first, leaf - first);
-        return true;
+        continue;
       }
       if (several && !placed) placed = known_passes(group, scenario, true);
-      if (several && to_step(scenario, pipeline_bound(*placed, scenario, microbatches)) > limit) {
+      if (!exchanges) exchanges = exchange_times(scenario, session_);
+      const bool is_closer = several || !exchanges->empty();  // than the bound before
+      const PassesOfStages& closest = several ? *placed : *one;
+      if (is_closer && to_step(scenario, pipeline_bound(closest, scenario, microbatches, *exchanges)) > limit) {
         found.bounded += leaf - first;
-        return true;
+        continue;
       }
       std::uint32_t at = first;
       bool asked = false;
-      space_.walk(space_.budgets, space_.levels.size(), below, texts, [&](const Scenario& each, const Texts&) {
+      space_.walk(space_.budgets, space_.levels.size(), scenario, texts, [&](const Scenario& each, const Texts&) {
         const std::uint32_t here = at++;
         auto program = plan_program(each.model, each.plan, each.training, session_.plans());
         auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
@@ -549,8 +628,7 @@ class Search {
         found.plans.push_back({bound, -1, 0, memory->peak() / units::B, group, here, kinds_of(each.plan)});
         return true;
       });
-      return !told_to_stop();
-    });
+    }
   }
 
   static ProgramCosts without_data_parallel(const StepProgram& program, ProgramCosts costs) {
@@ -592,9 +670,10 @@ class Search {
         const Family& family = families_[first + i];
         Found here;
         Scenario scenario = alone_;
+        std::uint32_t last = kNoGroup;
         for (std::uint32_t group = family.first; group < family.end && !told_to_stop(); ++group) {
           const double least = bounds_[group].any;
-          if (least != kRefused && least <= limit_now) look_at(group, scenario, limit_now, here);
+          if (least != kRefused && least <= limit_now) look_at(group, scenario, last, limit_now, here);
         }
         return here;
       });
@@ -861,13 +940,16 @@ class Search {
   std::size_t pp_, dp_, micro_batch_, zero_, shard_, recompute_;  // levels
   double tokens_ = 0;
 
-  std::vector<std::string> texts_;     // each once
-  std::vector<std::uint32_t> chosen_;  // of each group, its texts
-  std::vector<PassBounds> bounds_;     // of each group
+  std::vector<std::string> texts_;       // each once
+  std::vector<std::uint32_t> chosen_;    // of each group, its texts
+  std::vector<PassBounds> bounds_;       // of each group
+  std::vector<std::int64_t> distances_;  // distance_of_places of each group that is not refused
   std::vector<Family> families_;
   mutable std::mutex knowing_;
   mutable std::map<Passes, std::shared_ptr<const PassesOfStages>> known_;
   mutable std::size_t known_parts_ = 0;
+  mutable std::map<std::vector<std::uint32_t>, Branches> branches_;
+  mutable std::size_t known_branches_ = 0;
   std::vector<Plan> near_;  // plans that may be answers
   double best_ = kForever, least_memory_ = kForever;
   std::uint64_t seen_ = 0;

@@ -85,9 +85,8 @@ std::int64_t distance_of_places(const Scenario& scenario) {
   return plan.pp == 1 ? period : std::gcd(mesh_of(plan).stride("pp"), period);
 }
 
-bool has_several_places(const Scenario& scenario) {
-  const std::int64_t distance = distance_of_places(scenario);
-  return distance > 0 && distance < period_of(scenario.cluster);
+bool has_several_places(const Cluster& cluster, std::int64_t distance) {
+  return distance > 0 && distance < period_of(cluster);
 }
 
 bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !shards_gradients(plan); }
@@ -160,7 +159,7 @@ PassesOfOne least_passes(const Scenario& scenario, const Session& session) {
 }
 
 PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session) {
-  if (!has_several_places(scenario)) return {{least_passes(scenario, session)}};
+  if (!has_several_places(scenario.cluster, distance_of_places(scenario))) return {{least_passes(scenario, session)}};
   const auto one = with_one_stage(scenario, session);
   if (!one) return {{no_passes(scenario.model)}};
   const Mesh mesh = mesh_of(scenario.plan);
@@ -182,7 +181,25 @@ PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& ses
   return found;
 }
 
-double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches) {
+std::vector<ExchangeTime> exchange_times(const Scenario& scenario, const Session& session) {
+  const LayerExchanges exchanges = layer_exchanges(scenario.model, scenario.plan, scenario.training, session.plans());
+  const NetworkCost& network = session.network(scenario.training.precision);
+  const auto seconds = [&](const std::vector<Collective>& collectives) {
+    double sum = 0;
+    for (const Collective& each : collectives) {
+      if (const auto forecast = network.forecast(each)) sum += forecast->latency / units::s * (1 - kRounding);
+    }
+    return sum;
+  };
+  std::vector<ExchangeTime> of_kind, of_layer;
+  for (const LayerExchange& kind : exchanges.kinds) of_kind.push_back({seconds(kind.forward), seconds(kind.backward)});
+  if (of_kind.empty()) return of_layer;
+  for (const std::uint8_t kind : exchanges.of_layer) of_layer.push_back(of_kind[kind]);
+  return of_layer;
+}
+
+double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches,
+                      std::span<const ExchangeTime> exchanges) {
   const ParallelPlan& plan = scenario.plan;
   const PipelineSchedule& schedule = traits_of(plan);
   if (!schedule.has_chunks(plan.vpp) || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
@@ -198,6 +215,16 @@ double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, st
     if (i + 1 == layers->size()) part += one.loss();
     return part;
   };
+  const auto add_exchanges = [&](const LayerRange& range, PassesOfOne::Part& part) {
+    ExchangeTime all;
+    for (const ExchangeTime& each :
+         exchanges.subspan(static_cast<std::size_t>(range.first), static_cast<std::size_t>(range.count))) {
+      all.forward += each.forward;
+      all.backward += each.backward;
+    }
+    part.forward = std::max(part.forward, all.forward);
+    part.backward = std::max(part.backward, all.backward);
+  };
   struct Stage {
     PassesOfOne::Part work;  // of one microbatch in each direction
     double forward = std::numeric_limits<double>::infinity(), backward = forward;  // before its first position
@@ -207,7 +234,8 @@ double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, st
     double forward = 0, backward = 0;
     for (std::size_t i = 0; i < layers->size(); ++i) {
       Stage& stage = stages[static_cast<std::size_t>(direction[i].stage)];
-      const PassesOfOne::Part part = part_at(i, passes.stage(direction[i].stage));
+      PassesOfOne::Part part = part_at(i, passes.stage(direction[i].stage));
+      if (direction[i].stage == 0 && !exchanges.empty()) add_exchanges((*layers)[i], part);
       stage.work += part;
       stage.forward = std::min(stage.forward, forward);
       stage.backward = std::min(stage.backward, backward);

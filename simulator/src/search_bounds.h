@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ns_dist/forecast.h"
@@ -77,8 +78,8 @@ PassesOfOne passes_on_one_stage(const Scenario& scenario, const Session& session
 // where all lie like the first one. 0 where a plan with one stage (on_one_stage) has other tensor-, context- or
 // expert-parallel groups.
 std::int64_t distance_of_places(const Scenario& scenario);
-// Whether they lie in several ways. Else passes_on_each_stage are the least_passes.
-bool has_several_places(const Scenario& scenario);
+// Whether they lie in several ways at this distance. Else passes_on_each_stage are the least_passes.
+bool has_several_places(const Cluster& cluster, std::int64_t distance);
 
 // The same, each collective at the place where it takes least, and none where distance_of_places is 0: no stage takes
 // less. Plans that differ in stages, replicas and ZeRO, but not in distance_of_places, have the same.
@@ -95,8 +96,17 @@ struct PassesOfStages {
 };
 PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& session);
 
+// Seconds in which the weights and gradients of each layer are exchanged beside the passes of one microbatch, on the
+// first stage. Empty where layer_exchanges are.
+struct ExchangeTime {
+  double forward = 0, backward = 0;
+};
+std::vector<ExchangeTime> exchange_times(const Scenario& scenario, const Session& session);
+
 // What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
-// the first microbatch's passes through what lies before this stage.
-double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches);
+// the first microbatch's passes through what lies before this stage. `exchanges`: by layer, or none; no pass of the
+// first stage is shorter than what runs beside it.
+double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches,
+                      std::span<const ExchangeTime> exchanges = {});
 
 }  // namespace ns_dist

@@ -239,7 +239,7 @@ struct Searched {
   Texts (*values)(const Scenario&, const Common&);
   void (*set)(Scenario&, std::string_view text);
   Changes changes;
-  std::array<std::string_view, 8> needs = {};  // the fields before it that `values` reads
+  std::array<std::string_view, 9> needs = {};  // the fields before it that `values` reads
 };
 constexpr Searched kSearched[] = {
     {"plan/tp", tensor_parallel, set_plan<&ParallelPlan::tp>, Changes::kKernels},
@@ -270,7 +270,7 @@ constexpr Searched kSearched[] = {
      zero_stages,
      set_plan<&ParallelPlan::zero>,
      Changes::kKernels,
-     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep"}},
+     {"plan/tp", "plan/cp", "plan/dp", "plan/etp", "plan/ep", "plan/passes"}},
     {"plan/shard",
      shards,
      set_plan<&ParallelPlan::shard>,
@@ -280,7 +280,7 @@ constexpr Searched kSearched[] = {
      recomputations,
      set_recompute,
      Changes::kKernels,
-     {"plan/flash_attention", "plan/delayed_scaling", "training/dtype"}},
+     {"plan/flash_attention", "plan/delayed_scaling", "plan/passes", "training/dtype"}},
     {"plan/schedule", schedules, set_plan<&ParallelPlan::schedule>, Changes::kMemory, {"plan/pp", "plan/ep"}},
     {"plan/vpp",
      model_chunks,
@@ -297,12 +297,14 @@ constexpr Searched kSearched[] = {
      grad_reduce_overlap,
      set_plan<&ParallelPlan::overlap_grad_reduce>,
      Changes::kDataParallel,
-     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library"}},
+     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library",
+      "plan/passes"}},
     {"plan/overlap_param_gather",
      param_gather_overlap,
      set_plan<&ParallelPlan::overlap_param_gather>,
      Changes::kDataParallel,
-     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library"}},
+     {"plan/tp", "plan/cp", "plan/pp", "plan/dp", "plan/etp", "plan/ep", "plan/zero", "plan/zero_library",
+      "plan/passes"}},
 };
 
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
@@ -528,10 +530,18 @@ Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
                "plan/schedule", "a microbatch for each stage"});
 }
 
-void SearchSpace::Contents::apply(Scenario& scenario, std::span<const std::uint32_t> chosen,
+void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::string> values) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const bool fills = set(scenario, levels[first + i], values[i]);
+    NS_EXPECTS(fills);
+  }
+  finish(scenario);
+}
+
+void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::uint32_t> chosen,
                                   std::span<const std::string> texts) const {
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const bool fills = set(scenario, levels[i], texts[chosen[i]]);
+    const bool fills = set(scenario, levels[first + i], texts[chosen[i]]);
     NS_EXPECTS(fills);
   }
   finish(scenario);
@@ -621,6 +631,7 @@ Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
   for (const FieldValues& listed : request.listed) {
     if (std::find(names.begin(), names.end(), listed.field) == names.end()) {
       levels.push_back({listed.field, listed.values});
+      levels.back().is_read_below = true;  // maybe
     }
   }
   for (const Searched& searched : kSearched) {
@@ -643,6 +654,13 @@ Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
     if (searched.changes == Changes::kKernels) groups = levels.size();
     if (searched.changes != Changes::kDataParallel) budgets = levels.size();
   }
+  for (const Searched& searched : kSearched) {
+    if (searched.changes == Changes::kKernels) continue;
+    for (Level& above : levels) {
+      above.is_read_below |=
+          std::find(searched.needs.begin(), searched.needs.end(), above.field) != searched.needs.end();
+    }
+  }
   return {};
 }
 
@@ -662,7 +680,11 @@ void SearchSpace::Contents::attach_limits() {
     const auto last = std::find_if(levels.rbegin(), levels.rend(), reads);
     if (last == levels.rend()) continue;
     last->limits.push_back(number);
-    std::for_each(std::next(last), levels.rend(), [&](Level& before) { before.is_read |= reads(before); });
+    const bool is_below = levels.rend() - last > static_cast<std::ptrdiff_t>(groups);
+    std::for_each(std::next(last), levels.rend(), [&](Level& before) {
+      before.is_read |= reads(before);
+      before.is_read_below |= is_below && reads(before);
+    });
   }
 }
 

@@ -30,6 +30,7 @@ class SearchSpace::Contents {
     std::vector<std::string> (*free)(const Scenario&, const Common&) = nullptr;
     void (*set)(Scenario&, std::string_view text) = nullptr;  // of texts that can be read; null: as any field is set
     bool is_read = false;                                     // values of a later level depend on it
+    bool is_read_below = false;                               // of a level behind `groups`
     std::vector<std::size_t> limits = {};  // in the base's framework_only: of those of their fields this is the last
   };
 
@@ -72,8 +73,11 @@ class SearchSpace::Contents {
     return true;
   }
   Result<void> check(const Scenario& plan) const;
-  // Gives the first levels the values that `chosen` picks from `texts`, and sets what follows from them.
-  void apply(Scenario& scenario, std::span<const std::uint32_t> chosen, std::span<const std::string> texts) const;
+  // Gives the levels from `first` on these values, and sets what follows from all.
+  void apply(Scenario& scenario, std::size_t first, std::span<const std::string> values) const;
+  // The same with the values that `chosen` picks from `texts`.
+  void apply(Scenario& scenario, std::size_t first, std::span<const std::uint32_t> chosen,
+             std::span<const std::string> texts) const;
   // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
   // later one reads multiply.
   double count(std::size_t first, Scenario& scenario) const;

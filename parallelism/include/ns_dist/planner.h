@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ns_dist/collective.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/mesh.h"
@@ -63,6 +64,20 @@ bool gathers_weights_once(const ParallelPlan& plan);
 bool reduces_gradients_once(const ParallelPlan& plan);
 // Whether these reductions can run beside the last backward passes. FSDP2 in a pipeline reduces behind them.
 bool reduces_beside_passes(const ParallelPlan& plan);
+
+// What replicas exchange beside the passes of one microbatch through a layer (ZeRO 2 and 3): collectives of rank 0 that
+// run one after the other.
+struct LayerExchange {
+  std::vector<Collective> forward, backward;
+};
+struct LayerExchanges {
+  std::vector<LayerExchange> kinds;
+  std::vector<std::uint8_t> of_layer;  // indexes of kinds; layers for multi-token prediction are left out
+};
+// Of a plan that check_plan accepts. Nothing where replicas exchange once a step; under Muon, whose buffers depend on
+// the stages; and where some layers have products in another format than others.
+LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
+                               PlanCache& cache);
 
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 

@@ -20,7 +20,8 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
     return fail(
         {ErrorCode::kInfeasible,
          fmt::format("{} sends half of the microbatches from each end, and {} is odd", kName, shape.microbatches),
-         "training/global_batch", "an even number of microbatches"});
+         "training/global_batch", "an even number of microbatches",
+         fmt::format("training/global_batch that gives {} microbatches", shape.microbatches + 1)});
   }
   const std::int64_t ranks = shape.stages / 2, half = shape.microbatches / 2;
   const schedules::Phase down{0, 0}, up{1, static_cast<std::int32_t>(half)};

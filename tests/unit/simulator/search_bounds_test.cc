@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/simulator.h"
 
 namespace ns_dist {
 namespace {
@@ -36,6 +38,37 @@ TEST(SearchBounds, TheStageWithTheSlowerCollectivesBinds) {
 // Beside each other, one pass hides the collectives of the other, but not its own: four times 4 s of backward passes,
 // behind 2 s forward and before 4 s backward on the first stage.
 TEST(SearchBounds, PairedPassesHideEachOthersCollectives) { EXPECT_DOUBLE_EQ(bound("combined-1f1b"), 2 + 4 * 4 + 4); }
+
+// Two layers of the first stage are exchanged in 6 s beside 2 s forward, and in 2 s beside 4 s backward: four times 6 +
+// 4 s.
+TEST(SearchBounds, NoPassIsShorterThanWhatReplicasExchangeBesideIt) {
+  Scenario scenario;
+  scenario.model.layers = 4;
+  scenario.plan.pp = 2;
+  const std::vector<ExchangeTime> exchanges(4, {3, 1});
+  EXPECT_DOUBLE_EQ(pipeline_bound({{four_layers()}}, scenario, 4, exchanges), 40);
+}
+
+TEST(SearchBounds, WhatReplicasExchangeBesidePassesIsABoundOfTheStep) {
+  for (const char* const zero : {"1", "2", "3"}) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 4).set("training/global_batch", 128);
+    spec.set("plan/pp", 2).set("plan/dp", 16).set("plan/zero", zero).set("training/sequence", 512);
+    const Scenario scenario = *resolve(spec, Catalog::standard());
+    const auto session = Session::make(scenario);
+    ASSERT_TRUE(session.has_value());
+    const std::vector<ExchangeTime> exchanges = exchange_times(scenario, *session);
+    const bool shares = scenario.plan.zero != ZeroStage::kOptimizer;
+    ASSERT_EQ(exchanges.size(), shares ? 32u : 0u);
+    if (!shares) continue;
+    EXPECT_EQ(exchanges.front().forward > 0, scenario.plan.zero == ZeroStage::kParameters);
+    EXPECT_GT(exchanges.front().backward, exchanges.front().forward);
+    const PassesOfStages passes{{least_passes(scenario, *session)}};
+    const double closer = pipeline_bound(passes, scenario, 8, exchanges);
+    EXPECT_GT(closer, pipeline_bound(passes, scenario, 8));
+    EXPECT_LT(closer, *step_time(scenario, *session) / units::s);
+  }
+}
 
 // Racks of 72 GPUs, experts over 16 of them.
 Scenario on_racks(std::int64_t pp, std::int64_t dp) {
