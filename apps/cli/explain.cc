@@ -350,62 +350,15 @@ std::string aliases() {
   return "Other names of operators\n" + text;
 }
 
-Error check_word(std::string_view flag, const std::string& value, const std::vector<std::string>& words) {
-  return {ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", value), std::string(flag),
-          fmt::format("one of {}", fmt::join(words, ", "))};
+// Error: `value` is no name of the enumeration.
+template <class Enum>
+Result<void> check_name(std::string_view flag, const std::string& value) {
+  if (enumerator_from_name<Enum>(value)) return {};
+  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", value), std::string(flag),
+               fmt::format("one of {}", fmt::join(names_of<Enum>(), ", "))});
 }
 
-}  // namespace
-
-std::string rendered(const Explanation& explanation, bool json) {
-  const Forecast& forecast = explanation.forecast;
-  if (json) {
-    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
-    for (const ExplanationStep& step : explanation.steps) {
-      steps.push_back({{"name", step.name}, {"value", step.value}, {"note", step.note}});
-    }
-    const nlohmann::ordered_json object = {{"subject", explanation.subject},
-                                           {"latency_s", forecast.latency / units::s},
-                                           {"low_s", forecast.low / units::s},
-                                           {"high_s", forecast.high / units::s},
-                                           {"floor_s", forecast.floor / units::s},
-                                           {"utilization", forecast.utilization},
-                                           {"bound", name_of(forecast.bound)},
-                                           {"tile", forecast.tile},
-                                           {"waves", forecast.waves},
-                                           {"method", forecast.method},
-                                           {"extrapolated", forecast.extrapolated},
-                                           {"steps", steps}};
-    return dump_json(object, 2);
-  }
-  const Style style = style_of(stdout);
-  std::string text = fmt::format("{}\n", style.bold(explanation.subject));
-  text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n\n",
-                      style.bold(duration_text(forecast.latency)), duration_text(forecast.low),
-                      duration_text(forecast.high), 100 * forecast.utilization, name_of(forecast.bound));
-  std::size_t name_width = 0, value_width = 0;
-  for (const ExplanationStep& step : explanation.steps) {
-    name_width = std::max(name_width, step.name.size());
-    value_width = std::max(value_width, step.value.size());
-  }
-  for (const ExplanationStep& step : explanation.steps) {
-    std::string line =
-        fmt::format("  {:<{}}  {:<{}}  {}", step.name, name_width, step.value, value_width, style.dim(step.note));
-    if (step.note.empty()) line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  if (forecast.extrapolated) text += "\n  This lies outside what the method was fitted on.\n";
-  return text;
-}
-
-int explain_command(int argc, const char* const* argv) {
-  if (argc > 0 && std::string_view(argv[0]) == "step") return explain_step_command(argc - 1, argv + 1);
-  CLI::App app{
-      "How did a number come about: one operator on a GPU, one collective on a cluster, or with the flags of simulate "
-      "a step.",
-      "explain"};
-  set_up(app);
-  ExplainRequest request;
+void add_flags(CLI::App& app, ExplainRequest& request) {
   app.add_option("subject", request.subject, "step, or an operator or a collective from the table below")
       ->type_name("");
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");
@@ -477,6 +430,60 @@ int explain_command(int argc, const char* const* argv) {
       ->type_name("NAME")
       ->group(network);
   app.add_flag("--json", request.json, "print one JSON object");
+}
+
+}  // namespace
+
+std::string rendered(const Explanation& explanation, bool json) {
+  const Forecast& forecast = explanation.forecast;
+  if (json) {
+    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+    for (const ExplanationStep& step : explanation.steps) {
+      steps.push_back({{"name", step.name}, {"value", step.value}, {"note", step.note}});
+    }
+    const nlohmann::ordered_json object = {{"subject", explanation.subject},
+                                           {"latency_s", forecast.latency / units::s},
+                                           {"low_s", forecast.low / units::s},
+                                           {"high_s", forecast.high / units::s},
+                                           {"floor_s", forecast.floor / units::s},
+                                           {"utilization", forecast.utilization},
+                                           {"bound", name_of(forecast.bound)},
+                                           {"tile", forecast.tile},
+                                           {"waves", forecast.waves},
+                                           {"method", forecast.method},
+                                           {"extrapolated", forecast.extrapolated},
+                                           {"steps", steps}};
+    return dump_json(object, 2);
+  }
+  const Style style = style_of(stdout);
+  std::string text = fmt::format("{}\n", style.bold(explanation.subject));
+  text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n\n",
+                      style.bold(duration_text(forecast.latency)), duration_text(forecast.low),
+                      duration_text(forecast.high), 100 * forecast.utilization, name_of(forecast.bound));
+  std::size_t name_width = 0, value_width = 0;
+  for (const ExplanationStep& step : explanation.steps) {
+    name_width = std::max(name_width, step.name.size());
+    value_width = std::max(value_width, step.value.size());
+  }
+  for (const ExplanationStep& step : explanation.steps) {
+    std::string line =
+        fmt::format("  {:<{}}  {:<{}}  {}", step.name, name_width, step.value, value_width, style.dim(step.note));
+    if (step.note.empty()) line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  if (forecast.extrapolated) text += "\n  This lies outside what the method was fitted on.\n";
+  return text;
+}
+
+int explain_command(int argc, const char* const* argv) {
+  if (argc > 0 && std::string_view(argv[0]) == "step") return explain_step_command(argc - 1, argv + 1);
+  CLI::App app{
+      "How did a number come about: one operator on a GPU, one collective on a cluster, or with the flags of simulate "
+      "a step.",
+      "explain"};
+  set_up(app);
+  ExplainRequest request;
+  add_flags(app, request);
   app.footer("Subjects and their shapes\n" +
              fmt::format("  {:<16}{:<42}{}\n", "step", "the flags of simulate", "step --tp 8 --pp 16") + subjects() +
              aliases());
@@ -484,15 +491,10 @@ int explain_command(int argc, const char* const* argv) {
   if (argc > 0 && std::string_view(argv[0]) == "collective") --argc, ++argv;
   if (const auto done = parse(app, argc, argv)) return *done;
 
-  if (request.pass != "forward" && request.pass != "backward") {
-    return report_error(check_word("--pass", request.pass, {"forward", "backward"}));
-  }
-  if (request.mode != "burst" && request.mode != "sustained") {
-    return report_error(check_word("--mode", request.mode, {"burst", "sustained"}));
-  }
-  if (!request.layout.empty() && request.layout != "nn" && request.layout != "nt" && request.layout != "tn" &&
-      request.layout != "tt") {
-    return report_error(check_word("--layout", request.layout, {"nn", "nt", "tn", "tt"}));
+  for (const Result<void>& good :
+       {check_name<Pass>("--pass", request.pass), check_name<Mode>("--mode", request.mode),
+        request.layout.empty() ? Result<void>() : check_name<GemmLayout>("--layout", request.layout)}) {
+    if (!good) return report_error(good.error());
   }
   std::vector<std::string> names = {"step"};
   std::optional<Result<Explanation>> explanation;

@@ -39,26 +39,10 @@ struct SearchFlags {
   bool json = false, sensitivity = false;
 };
 
-// Fields of machines, and what defaults depend on: their values are tried in one space after the other.
-constexpr std::string_view kMachines[] = {"model",
-                                          "framework",
-                                          "machine/gpu",
-                                          "machine/cluster",
-                                          "machine/nodes",
-                                          "machine/gpus_per_node",
-                                          "machine/intra",
-                                          "machine/inter",
-                                          "machine/intra_bandwidth",
-                                          "machine/inter_bandwidth"};
-
 // Headings of the flags that a sweep does not use.
 constexpr const char *kWhatIsSearched = "What is searched", *kAnswer = "What comes back";
 
 constexpr std::string_view kObjectives[] = {"time", "cost", "energy"};  // in the order of Objective
-
-bool is_machine(std::string_view field) {
-  return std::find(std::begin(kMachines), std::end(kMachines), field) != std::end(kMachines);
-}
 
 void describe(CLI::App& app) {
   const auto searched = searched_fields();
@@ -106,7 +90,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     const std::string_view field = description.field.name;
     const auto& text = flags.work.texts.at(field);
     if (!text) continue;
-    if (!can_be_searched(field) && !is_machine(field)) {
+    if (!can_be_searched(field) && !decides_machine(field)) {
       const bool has_commas = description.is_list() || description.values.starts_with("FILE");
       if (!has_commas && text->find(',') != std::string::npos) {
         errors.push_back({ErrorCode::kUsage, fmt::format("\"{}\" is a list", *text), std::string(field),
@@ -125,7 +109,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     auto values = read_values(field, *text);
     if (!values) {
       errors.push_back(std::move(values.error()));
-    } else if (is_machine(field)) {
+    } else if (decides_machine(field)) {
       machines.push_back(*std::move(values));
     } else if (values->values.size() > 1) {
       common.listed.push_back(*std::move(values));

@@ -171,7 +171,7 @@ std::string plan_text(const ParallelPlan& plan) {
 }
 
 // The best change of a plan that the search did not try: of a field that it does not vary, or that the user gave.
-std::string not_searched(const Report& report) {
+static std::string not_searched(const Report& report) {
   for (const Improvement& each : report.improvements) {
     if (each.set.empty()) continue;
     return fmt::format("  not searched: -{} {}: {}\n", duration_text(each.saves), with_flags(each.change),

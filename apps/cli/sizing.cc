@@ -22,8 +22,7 @@ namespace ns_dist::cli {
 Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& catalog) {
   ScenarioSpec spec;
   for (const Assignment& each : request.fixed.assignments) {
-    const bool decides = each.field == "model" || each.field == "framework" || each.field.starts_with("machine/");
-    if (decides) spec.assignments.push_back(each);
+    if (decides_machine(each.field)) spec.assignments.push_back(each);
   }
   NS_TRY(Scenario machine, resolve(spec, catalog, request.from.get()));
   return std::move(machine.cluster);

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kMostLines = 40;
 constexpr std::size_t kMostWarnings = 4;
-constexpr std::size_t kMostImprovements = 3;
 constexpr std::size_t kMostHotspots = 3;
 constexpr std::size_t kMostAdditions = 3;
 constexpr std::size_t kMostKinds = 3;
@@ -156,8 +155,7 @@ void critical_path(Page& page, const Report& report, std::size_t most) {
 void what_would_help(Page& page, const Report& report) {
   if (report.improvements.empty()) return;
   page.heading("What would help most");
-  for (std::size_t i = 0; i < std::min(kMostImprovements, report.improvements.size()); ++i) {
-    const Improvement& improvement = report.improvements[i];
+  for (const Improvement& improvement : report.improvements) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>11}{} {}{}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what,
@@ -185,7 +183,7 @@ struct ShownRows {
 };
 ShownRows rows_that_fit(std::size_t above, const Report& report) {
   constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastWarnings = 2;
-  const std::size_t all = report.warnings.size(), changes = std::min(kMostImprovements, report.improvements.size());
+  const std::size_t all = report.warnings.size(), changes = report.improvements.size();
   ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), std::min(kMostWarnings, all)};
   const auto too_many = [&] {
     std::size_t lines = above + kHeading + rows.hotspots;

@@ -428,12 +428,9 @@ class Lint {
           path.push_back({parent, first_parent(parent)});
         } else if (mark[parent] == kOpen) {
           const auto begin = std::find_if(path.begin(), path.end(), [&](const Step& s) { return s.node == parent; });
-          constexpr std::ptrdiff_t kNamed = 8;
-          std::string text;
-          for (auto at = begin; at != path.end() && at - begin < kNamed; ++at)
-            text += fmt::format("{} after ", ids_[at->node]);
-          if (path.end() - begin > kNamed) text += "... after ";
-          return report({rank, ids_[parent], "", fmt::format("it waits for itself: {}{}", text, ids_[parent])});
+          std::vector<std::uint64_t> cycle;
+          for (auto at = begin; at != path.end(); ++at) cycle.push_back(ids_[at->node]);
+          return report({rank, ids_[parent], "", cycle_text(cycle)});
         }
       }
     }

@@ -281,14 +281,9 @@ class Replay {
     }
     std::vector<bool> seen(state.nodes.size(), false);
     for (; !seen[walk]; walk = parent[walk]) seen[walk] = true;
-    std::string text = std::to_string(state.nodes[walk].id);
-    std::size_t length = 0;
-    for (NodeIndex n = parent[walk]; n != walk && length < 8; n = parent[n], ++length) {
-      text += fmt::format(" after {}", state.nodes[n].id);
-    }
-    report(
-        rank, state.nodes[walk],
-        fmt::format("it waits for itself: {} after {}{}", text, length == 8 ? "... after " : "", state.nodes[walk].id));
+    std::vector<std::uint64_t> cycle = {state.nodes[walk].id};
+    for (NodeIndex n = parent[walk]; n != walk; n = parent[n]) cycle.push_back(state.nodes[n].id);
+    report(rank, state.nodes[walk], cycle_text(cycle));
   }
 
   // ---- The clock ----
@@ -676,10 +671,6 @@ Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ra
   TraceSet traces{prefix, {}};
   for (Rank rank = 0; rank < ranks; ++rank) traces.files.emplace_back(prefix.string() + fmt::format(".{}.et", rank));
   return replay(traces, groups, options_of(encoding));
-}
-
-ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups, TraceEncoding encoding) {
-  return *replay(traces, groups, options_of(encoding));  // without a network nothing can fail
 }
 
 }  // namespace ns_dist

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,6 +53,9 @@ inline const FeederKind& checked_kind(TraceCollective trace) {
   NS_EXPECTS(found != nullptr);
   return *found;
 }
+
+// "it waits for itself: 1 after 2 after 1", of nodes that wait for each other in a circle; at most eight are named.
+std::string cycle_text(std::span<const std::uint64_t> ids);
 
 inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
 

@@ -1,8 +1,5 @@
 #include "ns_dist/result.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "ns_dist/internal/printable.h"
 
 namespace ns_dist {
@@ -47,8 +44,7 @@ Error join(std::vector<Error> errors) {
 namespace detail {
 
 void broken_contract(const char* expression, const char* file, int line) {
-  std::fprintf(stderr, "ns-dist: internal error: %s is false at %s:%d\n", expression, file, line);
-  std::abort();
+  throw BrokenContract(std::string(expression) + " is false at " + file + ":" + std::to_string(line));
 }
 
 }  // namespace detail

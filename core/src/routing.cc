@@ -10,9 +10,15 @@ namespace {
 
 double real(std::int64_t value) { return static_cast<double>(value); }
 
+// Logarithm of n!. std::lgamma writes the sign to a global variable, and searches ask from several threads.
+double log_factorial(std::int64_t n) {
+  int sign = 1;
+  return ::lgamma_r(real(n + 1), &sign);
+}
+
 // Logarithm of C(n, k), 0 <= k <= n.
 double log_choices(std::int64_t n, std::int64_t k) {
-  return std::lgamma(real(n + 1)) - std::lgamma(real(k + 1)) - std::lgamma(real(n - k + 1));
+  return log_factorial(n) - log_factorial(k) - log_factorial(n - k);
 }
 
 // Probability that none of `here` experts is among the k that are drawn from `open` experts.

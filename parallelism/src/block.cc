@@ -31,6 +31,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   // Steps that belong to another module than their block have their own.
   const auto append = [&layer](Block block, LayerModule module) {
     layer.input = block.input;
+    layer.cached += block.cached;
     for (BlockStep& step : block.steps) step.module = step.module.value_or(module);
     layer.steps.insert(layer.steps.end(), std::move_iterator(block.steps.begin()),
                        std::move_iterator(block.steps.end()));

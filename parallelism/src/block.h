@@ -81,6 +81,7 @@ struct BlockStep {
 struct Block {
   std::vector<BlockStep> steps;
   double input = 0;   // bytes of the input, all that full recomputation keeps; 0: recomputation leaves the block alone
+  double cached = 0;  // bytes of its keys and values
   double logged = 0;  // bytes that ParallelPlan::loss_metrics take when the microbatch's backward pass is over
 };
 

@@ -29,6 +29,7 @@ constexpr double kMostPasses = 6e6;
 // context parallelism, five for each cross-entropy of the log. The clocks keep their states for every node.
 constexpr std::int64_t kMostRing = 1'024;
 constexpr std::int64_t kMostMetrics = 1'000;
+constexpr std::int64_t kMostMuonSteps = 100;  // four nodes for each matrix of a layer
 
 struct Dimension {
   std::string_view name;
@@ -274,6 +275,7 @@ void check_sharing(const Model& model, const ParallelPlan& plan, Checker& check)
 // framework runs them on the CPU.
 void check_optimizer(const ParallelPlan& plan, Checker& check) {
   if (plan.optimizer != OptimizerKind::kMuon) return;
+  check.in_range("plan/muon_steps", plan.muon_steps, kMostMuonSteps);
   if (plan.zero >= ZeroStage::kGradients) {
     check.fail_at("plan/zero", "Muon needs whole matrices on a rank, and ZeRO 2 and 3 split them", "0 or 1",
                   "use plan/zero=1, or plan/optimizer=adam");

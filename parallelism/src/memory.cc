@@ -74,6 +74,7 @@ struct StageChunks {
   std::vector<ChunkBytes> away;                     // layers that the host keeps, in place of bytes; empty where none
   std::vector<ChunkBytes> largest_away;             // of these, those that keep most
   double most_kept = 0, next_kept = 0;              // by each of these, and by the next smaller ones
+  double cached = 0;                                // keys and values of all layers, under ParallelPlan::kv_cache
   double under_way = 0;                             // of layers that the host keeps: those on their way, or in use
 
   void add_away(std::size_t chunk, double bytes, double count) {
@@ -139,6 +140,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         }
         add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
+        if (shape.plan->kv_cache) stage.cached += part.cached * static_cast<double>(run.count);
         chunk.working = std::max(chunk.working, part.working);
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
         stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
@@ -365,7 +367,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     StageMemory used;
     held.add_state_of(stage, used);
     used.activations = units::B * (plan.passes == Passes::kForward
-                                       ? forward_needs(kept).bytes
+                                       ? forward_needs(kept).bytes + kept.cached
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
     // PyTorch alone has no gradient before its first backward pass, and they grow while activations go
     // (torch.optim.Optimizer.zero_grad, set_to_none): what they take beyond the activations' place.
@@ -409,6 +411,7 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
     };
     if (plan.passes == Passes::kForward) {
       const auto [what, chunk, bytes] = forward_needs(kept);
+      add(ActivationKind::kAttentionCore, kept.cached);
       if (what == &ChunkBytes::loss) {
         add_chunk(chunk, 0, 0, 1);
       } else {

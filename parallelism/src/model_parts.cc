@@ -36,6 +36,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.muon_tp = kDefault.muon_tp;
   key.plan.muon_steps = kDefault.muon_steps;
   key.plan.muon_buffers = kDefault.muon_buffers;
+  key.plan.kv_cache = kDefault.kv_cache;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
@@ -78,6 +79,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     added.working = key.plan.passes == Passes::kForward
                         ? forward_working_bytes(block)
                         : working_bytes(block, own.plan->recompute, own.plan->recompute_modules);
+    added.cached = block.cached;
     added.logged = block.logged;
     if (sizes) return;
     const FragmentMaker maker(own, mesh_of(key.plan), made.works);

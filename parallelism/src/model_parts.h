@@ -54,6 +54,7 @@ struct ModelPart {
   Matrices matrices;   // of `parameters`: updated as wholes
   KeptBytes kept;      // under the plan's recomputation
   double working = 0;  // bytes on top of what is kept, while its backward pass runs; in forward passes alone, all
+  double cached = 0;   // Block::cached
   double logged = 0;   // Block::logged
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };

@@ -10,8 +10,6 @@
 
 namespace ns_dist {
 
-inline constexpr std::size_t kImprovements = 3;  // as many as a report shows
-
 // The fastest plan near the scenario's own that fits into the GPU's memory, on as few more GPUs as possible. Those
 // whose changes usually cost least are tried. Empty when nothing that was tried fits.
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session);

@@ -123,17 +123,13 @@ static std::vector<std::vector<Rank>> users_of(const StepProgram& program,
     const auto use = [&](std::uint32_t work) {
       if (of[work] < 0) of[work] = program.actors[a].rank;
     };
-    for (const ProgramLoop& loop : program.actors[a].loops) {
-      for (const BodyCall& call : loop.calls) {
-        for (const Instruction& instruction : program.bodies[index(call.body)]) {
-          if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
-            use(instruction.index);
-          } else if (instruction.kind == Instruction::Kind::kRun) {
-            for (const FragmentNode& node : program.fragments[instruction.index].nodes) use(index(node.work));
-          }
-        }
+    for_each_instruction(program, program.actors[a], [&](const Instruction& instruction, double) {
+      if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
+        use(instruction.index);
+      } else if (instruction.kind == Instruction::Kind::kRun) {
+        for (const FragmentNode& node : program.fragments[instruction.index].nodes) use(index(node.work));
       }
-    }
+    });
   }
   return users;
 }

@@ -525,6 +525,7 @@ std::vector<Improvement> advise(const Scenario& scenario, const Prediction& pred
   if (auto faster = adviser.faster_kernels()) limits.push_back(*std::move(faster));
   std::erase_if(limits, [least](const Improvement& found) { return found.saves <= least; });
   sort_by_saving(limits, saves);
+  limits.resize(std::min(limits.size(), most - changes.size()));
   changes.insert(changes.end(), limits.begin(), limits.end());
   return changes;
 }

@@ -149,8 +149,7 @@ std::string to_json(const Report& report) {
                     {"extrapolated", hotspot.extrapolated}});
   }
   ordered_json improvements = ordered_json::array();
-  for (std::size_t i = 0; i < std::min(kImprovements, report.improvements.size()); ++i) {
-    const Improvement& improvement = report.improvements[i];
+  for (const Improvement& improvement : report.improvements) {
     improvements.push_back({{"change", improvement.change},
                             {"flags", to_flags(improvement.set, report.scenario)},
                             {"saves_s", improvement.saves / units::s},

@@ -386,6 +386,10 @@ std::vector<std::string_view> searched_fields() {
   return names;
 }
 
+bool decides_machine(std::string_view field) {
+  return field == "model" || field == "framework" || field.starts_with("machine/");
+}
+
 bool can_be_searched(std::string_view field) {
   const FieldDescription* description = find_field(field);
   if (description == nullptr || !description->stands_for.empty()) return false;

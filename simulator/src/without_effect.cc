@@ -103,11 +103,16 @@ Reason nothing_offloaded(const Scenario& s) {
   return offloads ? "" : "nothing is offloaded";
 }
 
+Reason keeps_all(const Scenario& s) {
+  return s.plan.passes == Passes::kForward ? "" : "a backward pass follows, which keeps them all the same";
+}
+
 struct Condition {
   std::string_view field;
   Reason (*reason)(const Scenario&);
 };
 constexpr std::array kConditions = std::to_array<Condition>({
+    {"plan/kv_cache", keeps_all},
     {"plan/etp", no_experts},
     {"plan/expert_dispatch", whole_experts},
     {"plan/expert_imbalance", padded_or_no_experts},

@@ -19,8 +19,7 @@
  * not write members beyond this size; members that the library does not know must be zero. Zero or NULL is the default
  * of a member, unless its comment says "needed".
  *
- * Any number of threads may use a session at once. Texts are UTF-8. No function throws, prints or ends the program,
- * with one exception: a broken internal contract (a bug of the library) aborts.
+ * Any number of threads may use a session at once. Texts are UTF-8. No function throws, prints or ends the program.
  */
 #ifndef NS_DIST_C_H
 #define NS_DIST_C_H

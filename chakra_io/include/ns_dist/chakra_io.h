@@ -321,9 +321,6 @@ Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, cons
 // The same without a network, kernels by the encoding that write_traces used.
 Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ranks, const CommGroups& groups,
                             TraceEncoding encoding = ExportOptions().encoding);
-// Nodes at hand; without another word their duration_micros, as in the feeder.
-ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
-                    TraceEncoding encoding = TraceEncoding::kDurations);
 
 // ---- Lint ----
 

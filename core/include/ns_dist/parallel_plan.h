@@ -182,6 +182,7 @@ struct ParallelPlan {
   Library norm_library = Library::kDefault;
   Library loss_library = Library::kDefault;  // of cross-entropy; see loss_library_of
   std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
+  bool kv_cache = false;           // keys and values of all layers stay, under forward passes alone
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
   bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
   bool written_out = false;        // a kernel for each operation that the model's class writes out
@@ -219,11 +220,11 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
   return plan.loss_library == Library::kDefault ? unnamed : plan.loss_library;
 }
 
-// Tensor-parallel ranks of one expert.
 // Whether products in 8 bits scale their operands by the largest values of earlier steps.
 constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
   return precision == Precision::kFp8 && plan.delayed_scaling;
 }
+// Tensor-parallel ranks of one expert.
 constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
 // Ranks that hold the same weights, of experts or of all else. Of plans whose degrees are positive.
 constexpr std::int64_t replicas(const ParallelPlan& plan, bool experts) {
@@ -444,6 +445,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.loss_metrics);
+  visit({.name = "plan/kv_cache",
+         .help = "forward passes alone keep the keys and values of all layers, as with use_cache in transformers",
+         .in_reports = kOptional},
+        plan.kv_cache);
   visit({.name = "plan/fused_kernels",
          .help = "elementwise operations of a layer are fused; off: a kernel for each",
          .in_reports = kOptional},

@@ -4,6 +4,7 @@
 //   NS_TRY(const Gpu gpu, catalog.gpu(name));    // leaves the enclosing function with the error
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <tl/expected.hpp>
 #include <utility>
@@ -39,13 +40,19 @@ inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(st
 // All of `errors` (at least one) as one: the first, with the rest in `also`.
 Error join(std::vector<Error> errors);
 
+// What is thrown where one of our own contracts does not hold: a bug of ours.
+class BrokenContract : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
 namespace detail {
 [[noreturn]] void broken_contract(const char* expression, const char* file, int line);
 }  // namespace detail
 
 }  // namespace ns_dist
 
-// A contract between our own functions: checked in every build type, prints and aborts. Never reachable from input.
+// A contract between our own functions: checked in every build type, throws BrokenContract. Never reachable from input.
 #define NS_EXPECTS(condition) \
   ((condition) ? static_cast<void>(0) : ::ns_dist::detail::broken_contract(#condition, __FILE__, __LINE__))
 

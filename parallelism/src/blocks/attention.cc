@@ -549,6 +549,9 @@ BlockStep core(const Shape& shape) {
 Block attention_block(const Shape& shape) {
   Block block;
   block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
+  if (!shape.model->bidirectional) {  // no later token reads those of an encoder
+    block.cached = blocks::bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
+  }
   block.steps.reserve(12);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);

@@ -104,8 +104,6 @@ inline constexpr Seconds kExpertLaunch = 33 * units::us;
 // its launch where each is awaited, and 3.8 us where none is (NVIDIA, Getting Started with CUDA Graphs, 2019, V100).
 inline constexpr double kBlockingLaunch = 1 + 5.8 / 20;
 
-// The program that launches kernels. A kernel starts when its launch has ended: where kernels are shorter than their
-// launches, the GPU waits for the host.
 // How far the launch costs of hosts differ.
 struct LaunchSpreadKind {
   static constexpr std::string_view kName = "factor between the launch costs of hosts";
@@ -117,6 +115,8 @@ using LaunchSpread = BoundedNumber<LaunchSpreadKind>;
 // Where the user sets the launch cost: a measurement of the own host. Chosen, not fitted.
 inline constexpr LaunchSpread kOwnLaunchSpread = {1.1};
 
+// The program that launches kernels. A kernel starts when its launch has ended: where kernels are shorter than their
+// launches, the GPU waits for the host.
 struct Host {
   // Of one forecast kernel, operator and framework together: two or three PyTorch operations of 20 us. 1,440 published
   // steps on one node (vTrain, MICRO 2024) have their least error at 49 to 52 us, BigScience's, whose launches block,

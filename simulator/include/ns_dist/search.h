@@ -47,6 +47,9 @@ std::vector<std::string_view> searched_fields();
 bool is_degree(std::string_view field);
 // Whether a search may try several values of a field in one space: those of the plan and of the training.
 bool can_be_searched(std::string_view field);
+// Whether a field describes the machine or what its defaults follow from (model, framework, machine/...): a search has
+// a space for each of its values.
+bool decides_machine(std::string_view field);
 
 struct SearchRequest {
   ScenarioSpec fixed;                    // fields with one value; those of searched_fields() are then not searched

@@ -90,7 +90,7 @@ RC_GTEST_PROP(ChakraIo, DamagedBytesAreReadOrRefusedAndNeverWorse, ()) {
     return {};
   };
   if (const auto read = read_trace(damaged, "x.et", keep); !read) RC_ASSERT(!read.error().where.empty());
-  const ReplayReport report = replay(std::vector{nodes, nodes}, {{1, {0, 1}}});
+  const ReplayReport report = *replay(std::vector{nodes, nodes}, {{1, {0, 1}}}, ReplayOptions());
   RC_ASSERT(report.ok() || !report.problems.empty());
 }
 
@@ -260,7 +260,7 @@ RC_GTEST_PROP(ChakraIo, ABrokenStepIsAlwaysFound, ()) {
       if (attribute.name == "comm_size") attribute.value = std::int64_t{7};  // no other node has this size
     }
   }
-  RC_ASSERT(!replay(written->traces, written->groups).ok());
+  RC_ASSERT(!replay(written->traces, written->groups, ReplayOptions())->ok());
 }
 
 // Chains of kernels that become one node: no rank ends, and no collective or message starts or ends, at another time.

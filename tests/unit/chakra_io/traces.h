@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,18 @@ class ScratchFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Nodes at hand, without a network: kernels by their duration_micros, or by their work as write_astra_inputs states it.
+inline ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,
+                           TraceEncoding encoding = TraceEncoding::kDurations) {
+  ReplayOptions options;
+  options.roofline = encoding == TraceEncoding::kRoofline;
+  options.peak_tflops = 1;
+  options.local_memory_gbs = 1e9;
+  auto report = replay(traces, groups, options);
+  EXPECT_TRUE(report) << to_text(report.error());
+  return *std::move(report);
+}
 
 // A graph under construction with a duration for each node.
 struct StepBuilder {

@@ -233,6 +233,20 @@ TEST(Memory, AForwardPassHoldsNoMoreThanATrainingStep) {
   EXPECT_LT(alone.activations / B, 2 * 4 * logits) << "in fp32, and what computes them";
 }
 
+// Keys and values of 32 layers of Llama 3 8B: 2 x 8 heads x 128 x 2 bytes a token, 131,072 bytes. Encoders have none.
+TEST(Memory, AForwardPassMayKeepKeysAndValues) {
+  const Training training{2, 2, 8192, Precision::kBf16};
+  const auto activations = [&](const Model& model, bool cache) {
+    ParallelPlan plan{.tp = 2};
+    plan.passes = Passes::kForward, plan.kv_cache = cache;
+    return memory_budget(model, plan, training)->stages[0].activations / B;
+  };
+  Model model = llama(32, 4096, 32, 8, 14336);
+  EXPECT_NEAR(activations(model, true) - activations(model, false), 2 * 8192 * 131'072.0 / 2, 1);
+  model.bidirectional = true;
+  EXPECT_EQ(activations(model, true), activations(model, false));
+}
+
 // Llama 2 7B with adapters of rank 16 on QKV, projection, gate and up, and down, by hand: 16 x 32 x (16,384 + 8,192 +
 // 26,112 + 15,104) = 33,685,504. These alone have gradients (4 bytes) and optimizer states (12); the 6,738,415,616
 // weights of the model have their 2 bytes.

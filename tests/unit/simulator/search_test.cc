@@ -143,6 +143,30 @@ TEST(SearchSpace, PlansUseEveryGpuAndAreCounted) {
   EXPECT_EQ(found->gpus(), 16);
 }
 
+// A plan is counted by the fields that others depend on (kSearched): one that is missing there counts too many or too
+// few. Experts, shards and listed passes, with nothing given.
+TEST(SearchSpace, PlansOfEveryKindAreCounted) {
+  struct Case {
+    const char *model, *framework;
+    std::vector<FieldValues> listed;
+  };
+  for (const Case& each : {Case{"mixtral-8x7b", "megatron-core", {}}, Case{"llama3-8b", "torchtitan", {}},
+                           Case{"gpt3-1.3b", "deepspeed", {{"plan/passes", {"training", "forward"}}}},
+                           Case{"gpt3-1.3b", "megatron-core", {{"plan/passes", {"forward", "training"}}}},
+                           Case{"mixtral-8x7b", "megatron-core", {{"plan/zero_library", {"default", "fsdp2"}}}},
+                           Case{"llama3-8b", "megatron-core", {{"plan/account_loss", {"off", "on"}}}}}) {
+    SearchRequest made = request(8, each.model);
+    made.fixed.set("framework", each.framework).set("training/global_batch", 16);
+    made.listed = each.listed;
+    const auto found = space(std::move(made));
+    ASSERT_TRUE(found) << each.model << " " << to_text(found.error());
+    std::uint64_t plans = 0;
+    found->for_each([&](const Scenario&) { return ++plans < 10'000'000; });
+    EXPECT_EQ(plans, found->size()) << each.model << " " << each.framework;
+    EXPECT_GT(plans, 100U);
+  }
+}
+
 // Llama 3 8B's logits are 6 x 4,096 x 128,256 FLOP a token, 2.3 of its layers: of 8 layers its last stage may have 5,
 // since with 6 three stages do not share 26. A loss of one layer is not worth another division (GPT-3's).
 TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
