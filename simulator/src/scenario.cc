@@ -19,11 +19,6 @@
 namespace ns_dist {
 namespace {
 
-// The job that Narayanan et al. 2021 (s.5.1, table 1) made the yardstick.
-constexpr std::string_view kDefaultModel = "gpt3-175b";
-constexpr std::string_view kDefaultGpu = "h100-sxm-80gb";
-constexpr std::string_view kDefaultFramework = "megatron-core";
-
 constexpr const char* kDegrees = "plan/tp, plan/cp, plan/pp, plan/dp";
 
 // The catalog knows a wrong name but not where it was written.

@@ -89,22 +89,26 @@ std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan&
 // the machine has GPUs that no rank uses: that one follows from the plan.
 std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan);
 
+// What holds where nothing is named: the job that Narayanan et al. 2021 (s.5.1, table 1) made the yardstick.
+inline constexpr std::string_view kDefaultModel = "gpt3-175b", kDefaultGpu = "h100-sxm-80gb",
+                                  kDefaultFramework = "megatron-core";
+
 template <class Visitor, OrConst<References> T>
 void visit_fields(Visitor&& visit, T& names) {
   visit({.name = "model",
          .help = "ns-dist list models, our JSON, or a Hugging Face config.json or its folder",
          .values = "ID|FILE",
-         .default_text = "gpt3-175b"},
+         .default_text = kDefaultModel},
         names.model);
   visit({.name = "framework",
          .help = "whose defaults hold, ns-dist list frameworks, or JSON",
          .values = "ID|FILE",
-         .default_text = "megatron-core"},
+         .default_text = kDefaultFramework},
         names.framework);
   visit({.name = "machine/gpu",
          .help = "ns-dist list gpus, or JSON",
          .values = "ID|FILE",
-         .default_text = "h100-sxm-80gb"},
+         .default_text = kDefaultGpu},
         names.gpu);
   visit({.name = "machine/cluster",
          .help = "ns-dist list clusters, or JSON",

@@ -130,10 +130,11 @@ Texts shards(const Scenario& scenario, const Common& all_plans) {
   return all;
 }
 
-Texts schedules(const Scenario& scenario, const Common&) {
+// One stage has nothing to schedule: the schedule that runs as many chunks as were given.
+Texts schedules(const Scenario& scenario, const Common& all_plans) {
   Texts all;
   for (const PipelineSchedule* schedule : pipeline_schedules()) {
-    const bool one_stage = schedule->name == ParallelPlan().schedule;
+    const bool one_stage = schedule->name == schedule_for(all_plans.chunks).name;
     const bool is_of_use = schedule->hides_tokens ? scenario.plan.ep > 1 : scenario.plan.pp > 1 || one_stage;
     if (is_of_use) all.emplace_back(schedule->name);
   }
@@ -706,6 +707,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
   space->common.shard = space->base.plan.shard;
+  space->common.chunks = gives(request, "plan/vpp") ? space->base.plan.vpp : 1;
   space->common.overlap_grad_reduce = field_text(space->base.plan.overlap_grad_reduce);
   space->common.overlap_param_gather = field_text(space->base.plan.overlap_param_gather);
   space->common.recompute = field_text(recomputation_of(space->base.plan));

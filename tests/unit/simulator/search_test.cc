@@ -320,6 +320,21 @@ TEST(SearchSpace, TheSetsOfAPlanAreOneChoiceOfMany) {
   EXPECT_THAT(sets["3"], ElementsAre(0, 8));
 }
 
+// Chunks that are given hold for plans of one stage, too, where they change nothing.
+TEST(SearchSpace, GivenChunksLeavePlansOfOneStage) {
+  SearchRequest made = request(8, "gpt3-1.3b");
+  made.fixed.set("plan/vpp", 2).set("plan/recompute", "none").set("plan/cp", 1);
+  std::set<std::int64_t> stages;
+  const Result<SearchSpace> found = space(std::move(made));
+  found->for_each([&](const Scenario& scenario) {
+    if (found->check(scenario)) stages.insert(scenario.plan.pp);
+    EXPECT_EQ(scenario.plan.vpp, 2);
+    return true;
+  });
+  EXPECT_TRUE(stages.contains(1));
+  EXPECT_TRUE(stages.contains(2));
+}
+
 // torchtitan gathers beside products: a switch that ZeRO 3 does not read is left as the framework has it.
 TEST(SearchSpace, ASwitchWithoutEffectStaysAsItIs) {
   SearchRequest made = request(16, "llama3-8b");
