@@ -331,9 +331,8 @@ void check_parts(const Model& model, const ParallelPlan& plan, const PipelineSch
                 most == 0 ? "a schedule with fewer chunks" : fmt::format("at most {}", most), "use " + use);
 }
 
-// All that does not depend on the schedule, on its chunks or on what runs beside passes. Returns whether sizes are in
-// range: where they are not, nothing else is looked at.
-bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+// Whether sizes are in range: where they are not, nothing else is looked at.
+bool check_sizes(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
   check.in_range("model, layers", model.layers, kMostLayers);
   check.in_range("plan/tp", plan.tp, kMostRanks);
   check.in_range("plan/pp", plan.pp, kMostRanks);
@@ -371,18 +370,11 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
                   fmt::format("at most {} ranks", kMostRanks));
     return false;
   }
-  if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
-  TensorParts(model, plan, training).check(check);
-  const std::int64_t sequences = training.micro_batch * plan.dp;
-  if (training.global_batch % sequences != 0) {
-    const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
-    check.fail_at("training/global_batch",
-                  fmt::format("{} sequences are not divisible by micro-batch {} x dp {}", training.global_batch,
-                              training.micro_batch, plan.dp),
-                  fmt::format("a multiple of {}", sequences),
-                  below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
-                            : fmt::format("use training/global_batch={}", above));
-  }
+  return true;
+}
+
+// Over how many ranks experts and their parts are spread, and how their tokens travel.
+void check_experts(const Model& model, const ParallelPlan& plan, Checker& check) {
   if (plan.etp > 0 && !model.moe) {
     check.fail_at("plan/etp", fmt::format("{} has no experts to split over {} ranks", model.name, plan.etp), "0",
                   "use plan/etp=0");
@@ -422,6 +414,25 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
         [&] { return fmt::format("etp {} does not divide the experts' width {}", plan.etp, model.moe->expert_ffn); },
         plan.tp);
   }
+}
+
+// All that does not depend on the schedule, on its chunks or on what runs beside passes. Returns whether sizes are in
+// range.
+bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
+  if (!check_sizes(model, plan, training, check)) return false;
+  if (const auto order = rank_order(plan); !order) check.errors.push_back(order.error());
+  TensorParts(model, plan, training).check(check);
+  const std::int64_t sequences = training.micro_batch * plan.dp;
+  if (training.global_batch % sequences != 0) {
+    const std::int64_t below = training.global_batch / sequences * sequences, above = below + sequences;
+    check.fail_at("training/global_batch",
+                  fmt::format("{} sequences are not divisible by micro-batch {} x dp {}", training.global_batch,
+                              training.micro_batch, plan.dp),
+                  fmt::format("a multiple of {}", sequences),
+                  below > 0 ? fmt::format("use training/global_batch={} or training/global_batch={}", below, above)
+                            : fmt::format("use training/global_batch={}", above));
+  }
+  check_experts(model, plan, check);
   if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
     check_state_space(model, plan, check);
   if (model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet)) check_delta_net(model, plan, check);

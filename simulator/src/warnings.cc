@@ -280,28 +280,10 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
           layout.empty() ? "" : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField, layout))};
 }
 
-}  // namespace
-
-std::vector<Warning> warnings(const Report& report, const Prediction& prediction) {
-  const Scenario& scenario = report.scenario;
-  const Mesh& mesh = prediction.program.mesh;
-  const MemoryBudget& memory = prediction.memory;
+// Groups of ranks that a node does not hold.
+void add_places(const Scenario& scenario, std::int64_t ranks, std::vector<Warning>& found) {
   const ParallelPlan& plan = scenario.plan;
   const std::int64_t node = scenario.cluster.gpus_per_node();
-  const std::int64_t ranks = mesh.ranks();
-  const std::int64_t gpus = scenario.cluster.gpu_count();
-  std::vector<Warning> found;
-  for (const std::string& read : warnings_of(scenario.model)) found.push_back({"model_read_otherwise", read});
-  if (std::string links = warning_of(scenario.cluster); !links.empty()) {
-    found.push_back({"links_of_another_gpu", std::move(links)});
-  }
-  add_pipeline(report, found);
-  if (auto high = high_mfu(report)) found.push_back(*std::move(high));
-  if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
-  if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
-  if (auto unmeasured = unmeasured_collectives(prediction.critical_path, prediction.step)) {
-    found.push_back(*std::move(unmeasured));
-  }
   const GroupReach reach = group_reach(plan);
   const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
                           std::int64_t reached) {
@@ -318,9 +300,12 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                "that fits into one node lies in two and all nodes have as many",
                                                node, node + spare)});
   }
-  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs)) {
-    found.push_back(*std::move(unused));
-  }
+}
+
+// What the plan asks of the framework that it does not have.
+void add_missing_in_framework(const Report& report, std::vector<Warning>& found) {
+  const Scenario& scenario = report.scenario;
+  const ParallelPlan& plan = scenario.plan;
   for (const FieldLimit& limit : scenario.framework_only) {
     if (wants_layout(limit) || !breaks(limit, scenario)) continue;  // uneven_stages tells of layouts
     std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value_of(scenario, limit.field));
@@ -335,20 +320,48 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                      fmt::format("Megatron-Core refuses plan/schedule={} with fewer microbatches ({}) than stages ({})",
                                  plan.schedule, report.microbatches, plan.pp)});
   }
+}
+
+std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
+  const std::int64_t gpus = cluster.gpu_count(), node = cluster.gpus_per_node();
+  if (gpus <= ranks) return std::nullopt;
+  std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {} rank{}", gpus - ranks, gpus,
+                                 gpus - ranks == 1 ? "stays" : "stay", ranks, ranks == 1 ? "" : "s");
+  if (const std::int64_t last = ranks % node; ranks > node && last != 0) {
+    text += fmt::format("; the last node has {} of {}, for whose links collectives across nodes may wait", last, node);
+  }
+  return Warning{"idle_gpus", std::move(text)};
+}
+
+}  // namespace
+
+std::vector<Warning> warnings(const Report& report, const Prediction& prediction) {
+  const Scenario& scenario = report.scenario;
+  const MemoryBudget& memory = prediction.memory;
+  const std::int64_t ranks = prediction.program.mesh.ranks();
+  std::vector<Warning> found;
+  for (const std::string& read : warnings_of(scenario.model)) found.push_back({"model_read_otherwise", read});
+  if (std::string links = warning_of(scenario.cluster); !links.empty()) {
+    found.push_back({"links_of_another_gpu", std::move(links)});
+  }
+  add_pipeline(report, found);
+  if (auto high = high_mfu(report)) found.push_back(*std::move(high));
+  if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
+  if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
+  if (auto unmeasured = unmeasured_collectives(prediction.critical_path, prediction.step)) {
+    found.push_back(*std::move(unmeasured));
+  }
+  add_places(scenario, ranks, found);
+  if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs)) {
+    found.push_back(*std::move(unused));
+  }
+  add_missing_in_framework(report, found);
   if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
     found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
                                                 "training/mtp=on trains {}",
                                                 layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
   }
-  if (gpus > ranks) {
-    std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {} rank{}", gpus - ranks, gpus,
-                                   gpus - ranks == 1 ? "stays" : "stay", ranks, ranks == 1 ? "" : "s");
-    if (const std::int64_t last = ranks % node; ranks > node && last != 0) {
-      text +=
-          fmt::format("; the last node has {} of {}, for whose links collectives across nodes may wait", last, node);
-    }
-    found.push_back({"idle_gpus", std::move(text)});
-  }
+  if (auto idle = idle_gpus(scenario.cluster, ranks)) found.push_back(*std::move(idle));
   const Bytes capacity = scenario.cluster.gpu.memory;
   if (memory.fits(capacity) && memory.device() > capacity) {
     found.push_back({"memory_tight", fmt::format("the plan needs {:.0f} % of the GPU's memory; with fragmentation "
