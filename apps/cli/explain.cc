@@ -368,7 +368,8 @@ void add_flags(CLI::App& app, ExplainRequest& request) {
                  "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8-block and mxfp8; of gemm, nvfp4 [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
-  app.add_option("--mode", request.mode, "burst: one kernel alone; sustained: as in a step [sustained]")
+  app.add_option("--mode", request.mode,
+                 "burst: one kernel alone; sustained: back to back, as steps run them [sustained]")
       ->type_name("WHICH")
       ->group(kernels);
   app.add_option("--pass", request.pass, "forward, backward [forward]")->type_name("WHICH")->group(kernels);

@@ -309,13 +309,13 @@ std::string provenance_section(const Report& report, const ordered_json& json) {
                  text + "</dl>\n" + table("<th>file that was read</th><th>FNV-1a 64 of its bytes</th>", files));
 }
 
-std::string repeat_section(const std::string& command) {
+std::string repeat_section(const std::string& command, bool trains) {
   return section(
       "Repeat it",
       fmt::format(
           "<p><code class=\"command\">{}</code></p>\n<p class=\"soft\">Or, without any other file, from this page "
-          "saved as step.html: <code>ns-dist --from step.html</code>. Flags behind it change the question.</p>\n",
-          html(command)));
+          "saved as step.html: <code>ns-dist --from step.html</code>. Flags behind it change the question.{}</p>\n",
+          html(command), trains ? " Those of the whole training are not in it: write them anew." : ""));
 }
 
 }  // namespace
@@ -331,7 +331,7 @@ Result<std::string> report_page(const Report& report, const Session& session, co
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
   body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);
   body += accuracy_section(report) + inputs_section(json["inputs"]) + provenance_section(report, json);
-  body += repeat_section(command);
+  body += repeat_section(command, !training.empty());
   return page_of(title, question(report), body, json.dump());
 }
 

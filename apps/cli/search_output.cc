@@ -186,9 +186,10 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
   const Scenario& scenario = answer.report.scenario;
   if (const auto time = training_of(answer, goals)) {
     page += fmt::format("\n{}\n", style.bold(fmt::format("{} with {}", tokens_text(time->tokens), with)));
-    page += fmt::format("  {} (90 % interval {} to {}): {} steps, {} without failures{}\n",
+    page += fmt::format("  {} ({} to {} by the step's 90 % interval): {} step{}, {} without failures{}\n",
                         style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
-                        with_commas(static_cast<std::int64_t>(time->steps)), long_time(time->without_failures),
+                        with_commas(static_cast<std::int64_t>(time->steps)), time->steps == 1 ? "" : "s",
+                        long_time(time->without_failures),
                         !goals.deadline           ? ""
                         : !in_time(answer, goals) ? ", " + style.red("too late")
                                                   : ", " + style.green("in time") + not_certain(*time, goals));
@@ -220,11 +221,13 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
                         scenario.cluster.gpu.board_power / units::W, scenario.facility.pue.value);
   }
   if (const auto cost = cost_of(answer, goals)) {
-    page +=
-        fmt::format("  {} {}{}{}{}\n", cost_text(*cost), goals.prices->currency, of_what(goals), dated(*goals.prices),
-                    !goals.budget              ? ""
-                    : in_budget(answer, goals) ? ", " + style.green("within the budget")
-                                               : ", " + style.red("above the budget"));
+    const Report& report = answer.report;
+    page += fmt::format("  {} {} ({} to {}){}{}{}\n", cost_text(*cost), goals.prices->currency,
+                        cost_text(*cost * (report.step_low / report.step)),
+                        cost_text(*cost * (report.step_high / report.step)), of_what(goals), dated(*goals.prices),
+                        !goals.budget              ? ""
+                        : in_budget(answer, goals) ? ", " + style.green("within the budget")
+                                                   : ", " + style.red("above the budget"));
   }
   for (const std::string& text : unknown_prices(goals, {scenario.cluster.gpu.id})) page += "  " + text + "\n";
   return page;

@@ -42,7 +42,7 @@ class KernelModel final : public BatchCost {
   Result<Explanation> explain(const Operator& op) const override {
     Explanation explanation;
     explanation.subject =
-        to_text(op) + " on " + machine().gpu.id + (machine().mode == Mode::kSustained ? ", as in a step" : ", alone");
+        to_text(op) + " on " + machine().gpu.id + (machine().mode == Mode::kSustained ? ", back to back" : ", alone");
     Steps steps(&explanation.steps);
     NS_TRY(explanation.forecast, forecast(op, steps));
     return explanation;

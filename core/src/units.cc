@@ -22,7 +22,7 @@ constexpr Dimension kTime{1, 0, 0, 0}, kData{0, 1, 0, 0}, kWork{0, 0, 1, 0}, kEn
     kPower{-1, 0, 0, 1}, kWorkRate{-1, 0, 1, 0}, kDataRate{-1, 1, 0, 0};
 
 // Within a dimension from small to large, decimal units only for output; `format_in_base` relies on that order.
-constexpr std::array<UnitName, 49> kUnits = {{
+constexpr std::array<UnitName, 51> kUnits = {{
     {"ps", 1e-12, kTime},
     {"ns", 1e-9, kTime},
     {"us", 1e-6, kTime},
@@ -69,6 +69,8 @@ constexpr std::array<UnitName, 49> kUnits = {{
     {"GFLOPS", 1e9, kWorkRate},  // as data sheets write them
     {"TFLOPS", 1e12, kWorkRate},
     {"PFLOPS", 1e15, kWorkRate},
+    {"GBps", 1e9, kDataRate},
+    {"TBps", 1e12, kDataRate},
     {"Mbps", 0.125e6, kDataRate},
     {"Gbps", 0.125e9, kDataRate},
     {"Tbps", 0.125e12, kDataRate},

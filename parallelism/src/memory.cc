@@ -411,7 +411,7 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
     };
     if (plan.passes == Passes::kForward) {
       const auto [what, chunk, bytes] = forward_needs(kept);
-      add(ActivationKind::kAttentionCore, kept.cached);
+      add(ActivationKind::kKvCache, kept.cached);
       if (what == &ChunkBytes::loss) {
         add_chunk(chunk, 0, 0, 1);
       } else {

@@ -105,10 +105,7 @@ void visit_fields(Visitor&& visit, T& names) {
          .values = "ID|FILE",
          .default_text = kDefaultFramework},
         names.framework);
-  visit({.name = "machine/gpu",
-         .help = "ns-dist list gpus, or JSON",
-         .values = "ID|FILE",
-         .default_text = kDefaultGpu},
+  visit({.name = "machine/gpu", .help = "ns-dist list gpus, or JSON", .values = "ID|FILE", .default_text = kDefaultGpu},
         names.gpu);
   visit({.name = "machine/cluster",
          .help = "ns-dist list clusters, or JSON",

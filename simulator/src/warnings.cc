@@ -48,13 +48,27 @@ Seconds wide_above(const std::vector<PathEntry>& path, Seconds step, Counted cou
   return longer < kWide * step ? Seconds() : longer;
 }
 
-// The GPU nearly waits for launches, and hosts differ.
+// The GPU waits for launches, or nearly does, and hosts differ.
 std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
-  const Seconds longer = wide_above(path, step, [](const PathEntry& entry) { return entry.name == kHostLaunches; });
-  if (longer == Seconds()) return std::nullopt;
-  return Warning{"slow_host", fmt::format("a slow host makes the step up to {:.0f} % longer, which is in its interval: "
-                                          "host/launch_cost is what a launch takes on yours",
-                                          100 * (longer / step))};
+  constexpr double kMuch = 0.1;  // of the step. Chosen, not fitted
+  const auto launches = [](const PathEntry& entry) { return entry.name == kHostLaunches; };
+  const Seconds longer = wide_above(path, step, launches);
+  Seconds waits;
+  for (const PathEntry& entry : path) waits += launches(entry) ? entry.seconds : Seconds();
+  std::string text;
+  if (waits > kMuch * step) {
+    text = fmt::format(
+        "the GPU waits for the host's launches in {:.0f} % of the step, where faster kernels save nothing "
+        "and host/cuda_graphs does",
+        100 * (waits / step));
+  }
+  if (longer > Seconds()) {
+    text += fmt::format(
+        "{}a slow host makes the step up to {:.0f} % longer, which is in its interval: "
+        "host/launch_cost is what a launch takes on yours",
+        text.empty() ? "" : "; ", 100 * (longer / step));
+  }
+  return text.empty() ? std::nullopt : std::optional(Warning{"slow_host", std::move(text)});
 }
 
 // Nobody measured how the GPUs of this machine reach each other.

@@ -114,6 +114,12 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       check.publication = publication.id;
       check.id = run.id;
       if (const auto answer = add_forecast(vote, session); !answer) check.unsupported = answer.error().message;
+      // Attention is counted in full, of which a mask leaves half.
+      if (vote.measured < 0.5 * vote.at_peak) {
+        check.unsupported =
+            fmt::format("{:.3g} s is less than half of the {:.3g} s that its FLOPs take at the GPUs' peak",
+                        vote.measured / units::s, vote.at_peak / units::s);
+      }
       checks.push_back(std::move(check));
       votes.push_back(std::move(vote));
     }

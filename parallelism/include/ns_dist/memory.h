@@ -39,8 +39,9 @@ enum class ActivationKind : std::uint8_t {
   kCheckpoints,      // inputs of layers that are computed again
   kWorkingLayer,     // of the layer that is computed again, what is not kept; in forward passes alone, of one layer
   kOffloadedLayers,  // of layers that the host keeps: on their way, or in use
+  kKvCache,          // keys and values of all layers, in forward passes alone
 };
-inline constexpr std::size_t kActivationKindCount = 18;
+inline constexpr std::size_t kActivationKindCount = 19;
 template <>
 inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorNames<ActivationKind> = {
     "embedding",
@@ -60,7 +61,8 @@ inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorN
     "output_gradients",
     "checkpoints",
     "working_layer",
-    "offloaded_layers"};
+    "offloaded_layers",
+    "kv_cache"};
 constexpr std::string_view name_of(ActivationKind kind) { return enumerator_name(kind); }
 
 // Bytes of a trained parameter beside its gradient: Megatron-LM's mixed precision keeps low-precision weights, and for

@@ -32,7 +32,7 @@ TEST(Units, BandwidthsAreRead) {
   const Reading readings[] = {
       {"3.35 TB/s", 3.35e12}, {"400 Gbit/s", 50e9}, {"1GiB/s", 1073741824.0}, {"  25 GB / s ", 25e9},
       {"1 MB/ms", 1e9},       {"1e3 B/s", 1e3},     {"0.5 kB/us", 0.5e9},     {"12.5 Mbit/s", 12.5e6 / 8},
-      {"400 Gbps", 50e9}};
+      {"400 Gbps", 50e9},     {"450 GBps", 450e9}};
   for (const Reading& reading : readings) {
     const auto parsed = parse_quantity<BytesPerSecond>(reading.text);
     ASSERT_TRUE(parsed) << reading.text << ": " << to_text(parsed.error());
