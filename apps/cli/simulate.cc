@@ -81,6 +81,53 @@ Result<SearchAnswer> as_answer(const Report& report, const WholeTraining& traini
   return answer;
 }
 
+std::vector<Output> outputs_of(const StepFlags& flags) {
+  return {{"--json", flags.json ? "-" : ""},
+          {"--report", flags.page.value_or("")},
+          {"--trace", flags.trace.value_or("")},
+          {"--csv", flags.csv.value_or("")}};
+}
+
+// `command`: what was typed.
+Result<void> answer(const StepFlags& flags, const std::string& command) {
+  const std::vector<Output> outputs = outputs_of(flags);
+  NS_TRY_VOID(check_outputs(outputs, inputs_of(flags.work)));
+  std::vector<PartChange> changes;
+  if (flags.changes) {
+    NS_TRY(changes, read_part_changes(*flags.changes));
+  }
+  SearchGoals goals;
+  NS_TRY(static_cast<WholeTraining&>(goals), read_training(flags.training));
+  NS_TRY(const Scenario scenario, read_scenario_of(flags.work));
+  NS_TRY(const Session session, Session::make(scenario));
+  NS_TRY(Report report, simulate(scenario, session));
+  if (flags.sensitivity) {
+    NS_TRY(report.sensitivity, sensitivities(scenario));
+  }
+  if (!changes.empty()) {
+    NS_TRY(report.what_if, what_if(scenario, changes));
+  }
+  report.against = against_base(flags.work, scenario, session);
+  NS_TRY(const SearchAnswer plan, as_answer(report, goals));
+  const auto training = [&](const Style& style) { return training_text(plan, goals, "this plan", style); };
+  if (flags.page) {
+    NS_TRY(const std::string text, report_page(report, session, training(Style()), command));
+    NS_TRY_VOID(write_text(*flags.page, text).map_error([](Error error) {
+      error.where = "--report";
+      return error;
+    }));
+  }
+  if (flags.trace || flags.csv) {
+    NS_TRY(const UnfoldedStep step, unfold(scenario, session));
+    NS_TRY_VOID(write_with("perfetto", flags.trace, step));
+    NS_TRY_VOID(write_with("csv", flags.csv, step));
+  }
+  std::FILE* const stream = stream_of_answer(flags.json, outputs);
+  const Style style = style_of(stream);
+  std::fputs((flags.json ? plan_json(plan, goals) : summary(report, training(style), style)).c_str(), stream);
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string> simulate_flags() { return flags_of(add_step_flags); }
@@ -91,62 +138,8 @@ int simulate_command(int argc, const char* const* argv) {
   StepFlags flags;
   add_step_flags(app, flags);
   if (const auto done = parse(app, argc, argv)) return *done;
-
-  const std::vector<Output> outputs = {{"--json", flags.json ? "-" : ""},
-                                       {"--report", flags.page.value_or("")},
-                                       {"--trace", flags.trace.value_or("")},
-                                       {"--csv", flags.csv.value_or("")}};
-  if (auto writable = check_outputs(outputs, inputs_of(flags.work)); !writable) {
-    return report_error(writable.error());
-  }
-  const auto changes = flags.changes ? read_part_changes(*flags.changes) : Result<std::vector<PartChange>>();
-  if (!changes) return report_error(changes.error());
-  SearchGoals goals;
-  if (auto training = read_training(flags.training); !training) {
-    return report_error(training.error());
-  } else {
-    static_cast<WholeTraining&>(goals) = *std::move(training);
-  }
-  const auto scenario = read_scenario_of(flags.work);
-  if (!scenario) return report_error(scenario.error());
-  const auto session = Session::make(*scenario);
-  if (!session) return report_error(session.error());
-  auto answer = simulate(*scenario, *session);
-  if (!answer) return report_error(answer.error());
-  if (flags.sensitivity) {
-    auto found = sensitivities(*scenario);
-    if (!found) return report_error(found.error());
-    answer->sensitivity = *std::move(found);
-  }
-  if (!changes->empty()) {
-    auto found = what_if(*scenario, *changes);
-    if (!found) return report_error(found.error());
-    answer->what_if = *std::move(found);
-  }
-  answer->against = against_base(flags.work, *scenario, *session);
-  const auto plan = as_answer(*answer, goals);
-  if (!plan) return report_error(plan.error());
-  const auto training = [&](const Style& style) { return training_text(*plan, goals, "this plan", style); };
-  if (flags.page) {
-    const auto text =
-        report_page(*answer, *session, training(Style()), command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
-    if (!text) return report_error(text.error());
-    if (auto written = write_text(*flags.page, *text); !written) {
-      written.error().where = "--report";
-      return report_error(written.error());
-    }
-  }
-  if (flags.trace || flags.csv) {
-    const auto step = unfold(*scenario, *session);
-    if (!step) return report_error(step.error());
-    if (auto written = write_with("perfetto", flags.trace, *step); !written) return report_error(written.error());
-    if (auto written = write_with("csv", flags.csv, *step); !written) return report_error(written.error());
-  }
-  std::FILE* const stream = stream_of_answer(flags.json, outputs);
-  std::fputs(
-      (flags.json ? plan_json(*plan, goals) : summary(*answer, training(style_of(stream)), style_of(stream))).c_str(),
-      stream);
-  return kAnswered;
+  const auto answered = answer(flags, command_line("ns-dist", argc, argv, app, {}, kWhatComesBack));
+  return answered ? kAnswered : report_error(answered.error());
 }
 
 }  // namespace ns_dist::cli
