@@ -393,7 +393,7 @@ uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % c
 ZeRO 2 is no remedy|simulator/src/memory_remedy.cc|s@muon ? 0 : further@muon ? 0 : std::min(further, 1)@|unit_simulator
 a search's bound has no host|simulator/src/search.cc|s@add_host_waits(each.host, each.constants.hosts, \*program, \*costs)@false@|unit_simulator
 all that overlaps is told one by one|simulator/src/without_effect.cc|s@set, named)) continue;@set, named) and false) continue;@|unit_simulator
-a GPU with fewer links is scaled|compute_model/src/reference_gpu.cc|s@? gpu.id : alike->id@? gpu.id : gpu.id@|unit_compute_model
+a GPU with fewer links is scaled|compute_model/src/reference_gpu.cc|s@reference.known.gpu.id = sheet.id;@reference.known.gpu.id = machine.gpu.id;@|unit_compute_model
 measurements as forecast tell nothing of others|compute_model/src/kernel_calibration.cc|s@kNinety \* family.amplitude \*@kNinety *@|unit_compute_model
 a forward pass keeps its loss for the next|parallelism/src/memory.cc|s@plan->passes == Passes::kForward ? 0 : chunk.loss@plan->passes == Passes::kForward ? chunk.loss : chunk.loss@|unit_parallelism
 an encoder caches keys|parallelism/src/blocks/attention.cc|s@  if (!shape.model->bidirectional) {  // no later@  if (shape.heads > 0) {  // no later@|unit_parallelism

@@ -143,11 +143,9 @@ std::string memory_section(const Report& report) {
 }
 
 std::string path_section(const Report& report) {
-  constexpr std::size_t kMost = 10;  // and what is extrapolated
+  constexpr std::size_t kMost = 10;
   std::string rows;
-  for (std::size_t i = 0; i < report.critical_path.size(); ++i) {
-    const Hotspot& hotspot = report.critical_path[i];
-    if (i >= kMost && !hotspot.extrapolated) continue;
+  for (const Hotspot& hotspot : shown_hotspots(report.critical_path, kMost)) {
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
         "<td>{}{}</td></tr>\n",

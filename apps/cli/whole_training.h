@@ -34,7 +34,7 @@ Result<WholeTraining> read_training(const TrainingFlags& flags);
 Result<double> read_amount(const std::string& text, std::string_view flag, std::string_view of);
 // "30d", "12 h", "90 min", "600 s".
 Result<Seconds> read_duration(const std::string& text, std::string_view flag);
-// `flag` and all others of a training mean nothing without a number of tokens.
+// The error of flags that mean nothing without a number of tokens.
 tl::unexpected<Error> without_tokens();
 
 }  // namespace ns_dist::cli

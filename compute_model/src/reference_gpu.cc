@@ -14,13 +14,11 @@ std::optional<Gpu> listed_gpu(const std::string& id) {
   return listed ? std::optional(*std::move(listed)) : std::nullopt;
 }
 
-// The id of the measured GPU that runs kernels alike; its own where there is none. A changed GPU keeps the one that it
-// has as it is sold.
-std::string known_id(const PredictorWeights& weights, const Gpu& gpu, const std::optional<Gpu>& listed) {
-  if (measured_index(weights, gpu.id)) return gpu.id;
-  const Gpu& sold = listed ? *listed : gpu;
-  const auto alike = std::ranges::find_if(weights.gpus, [&](const Gpu& one) { return run_kernels_alike(one, sold); });
-  return alike == weights.gpus.end() ? gpu.id : alike->id;
+// Of a measured GPU that runs kernels alike.
+std::optional<std::size_t> index_alike(const PredictorWeights& weights, const Gpu& gpu) {
+  const auto alike = std::ranges::find_if(weights.gpus, [&](const Gpu& one) { return run_kernels_alike(one, gpu); });
+  if (alike == weights.gpus.end()) return std::nullopt;
+  return static_cast<std::size_t>(alike - weights.gpus.begin());
 }
 
 // A GPU of the catalog that somebody changed, as it is sold; nothing where it is unchanged or not of the catalog.
@@ -34,11 +32,16 @@ std::optional<Machine> as_sold(const Machine& machine, const std::optional<Gpu>&
 
 ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machine) {
   ReferenceGpu reference;
-  const std::optional<Gpu> listed = listed_gpu(machine.gpu.id);
   reference.known = machine;
-  reference.known.gpu.id = known_id(weights, machine.gpu, listed);
-  if (const auto index = measured_index(weights, reference.known.gpu.id)) {
+  std::optional<std::size_t> index = measured_index(weights, machine.gpu.id);
+  std::optional<Gpu> listed;
+  if (!index) {  // a changed GPU keeps the one that it has as it is sold
+    listed = listed_gpu(machine.gpu.id);
+    index = index_alike(weights, listed ? *listed : machine.gpu);
+  }
+  if (index) {
     const Gpu& sheet = weights.gpus[*index];
+    reference.known.gpu.id = sheet.id;
     auto measured = make_machine(sheet, machine.mode);
     if (!measured || run_kernels_alike(sheet, machine.gpu)) {
       reference.measured = index;

@@ -130,4 +130,12 @@ std::vector<Hotspot> hotspots(std::span<const PathEntry> path) {
   return result;
 }
 
+std::vector<Hotspot> shown_hotspots(std::span<const Hotspot> all, std::size_t most) {
+  std::vector<Hotspot> shown;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i < most || all[i].extrapolated) shown.push_back(all[i]);
+  }
+  return shown;
+}
+
 }  // namespace ns_dist

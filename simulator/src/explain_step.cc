@@ -148,10 +148,8 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
     add("interval, clock", both(all.interval.clock_below, all.interval.clock_above),
         "under load: no published step ran on such a GPU");
   }
-  constexpr std::size_t kMost = 20;  // and what is extrapolated
-  for (std::size_t i = 0; i < all.critical_path.size(); ++i) {
-    const Hotspot& hotspot = all.critical_path[i];
-    if (i >= kMost && !hotspot.extrapolated) continue;
+  constexpr std::size_t kMost = 20;
+  for (const Hotspot& hotspot : shown_hotspots(all.critical_path, kMost)) {
     add(hotspot.name, share(hotspot.seconds),
         fmt::format("on the critical path: {} {} of {}{}", hotspot.count, hotspot.kind,
                     duration_text(hotspot.seconds / static_cast<double>(hotspot.count)),

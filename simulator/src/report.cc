@@ -17,7 +17,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kSchema = "ns-dist/report/1";
-constexpr std::size_t kHotspots = 10;  // and what is extrapolated
+constexpr std::size_t kHotspots = 10;
 
 // Adds to the memory of a stage what its parts are, and when it is reached.
 void add_detail(const StageMemoryDetail& detail, Bytes padding, std::int64_t chunks, ordered_json& stage) {
@@ -139,9 +139,7 @@ ordered_json sensitivity_json(std::span<const Sensitivity> all) {
 std::string to_json(const Report& report) {
   ordered_json inputs = scenario_json(report.scenario);
   ordered_json path = ordered_json::array();
-  for (std::size_t i = 0; i < report.critical_path.size(); ++i) {
-    const Hotspot& hotspot = report.critical_path[i];
-    if (i >= kHotspots && !hotspot.extrapolated) continue;
+  for (const Hotspot& hotspot : shown_hotspots(report.critical_path, kHotspots)) {
     path.push_back({{"name", hotspot.name},
                     {"kind", hotspot.kind},
                     {"count", hotspot.count},

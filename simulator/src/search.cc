@@ -274,17 +274,20 @@ class Search {
   static constexpr std::uint32_t kNoGroup = 0xffffffffu;
 
   // Gives `scenario` what the plans of a group have in common.
-  void apply(Scenario& scenario, std::uint32_t group) const {
-    space_.apply(scenario, 0, {chosen(group), space_.groups}, texts_);
-  }
+  void apply(Scenario& scenario, std::uint32_t group) const { give(scenario, group, 0); }
   // The same of a scenario that has what those of group `last` have in common, which becomes `group`; or of kNoGroup.
   void apply(Scenario& scenario, std::uint32_t& last, std::uint32_t group) const {
     const std::uint32_t* const now = chosen(group);
     const std::uint32_t* const changed =
         last == kNoGroup ? now : std::mismatch(now, now + space_.groups, chosen(last)).first;
-    const auto first = static_cast<std::size_t>(changed - now);
-    space_.apply(scenario, first, {changed, space_.groups - first}, texts_);
+    give(scenario, group, static_cast<std::size_t>(changed - now));
     last = group;
+  }
+  // Its values of the levels from `first` on.
+  void give(Scenario& scenario, std::uint32_t group, std::size_t first) const {
+    const std::uint32_t* const now = chosen(group);
+    space_.apply(scenario, first, space_.groups,
+                 [&](std::size_t level) -> const std::string& { return texts_[now[level]]; });
   }
 
   // Calls visit(scenario, leaf) for the plans of a group until it returns false. `scenario` has what they have in
@@ -570,7 +573,8 @@ class Search {
     const Branches branches = branches_of(group, scenario);
     for (const Branch& branch : *branches) {
       if (told_to_stop()) return;
-      space_.apply(scenario, space_.groups, branch.texts);
+      space_.apply(scenario, space_.groups, space_.groups + branch.texts.size(),
+                   [&](std::size_t level) -> const std::string& { return branch.texts[level - space_.groups]; });
       const std::uint32_t first = std::exchange(leaf, leaf + branch.plans);
       const std::int64_t microbatches = microbatches_of(plan, scenario.training);
       const bool slow = (least.apart > limit && !pairs_passes(plan)) ||

@@ -17,18 +17,6 @@ namespace ns_dist {
 // Bounds are sums in another order than the clock's.
 inline constexpr double kRounding = 1e-9;
 
-// Sums over the runs of an actor in one step: each(instruction, times).
-template <class Each>
-void for_each_instruction(const StepProgram& program, const Actor& actor, const Each& each) {
-  for (const ProgramLoop& loop : actor.loops) {
-    for (const BodyCall& call : loop.calls) {
-      for (const Instruction& instruction : program.bodies[index(call.body)]) {
-        each(instruction, static_cast<double>(loop.repeats));
-      }
-    }
-  }
-}
-
 // What passes take at least, in seconds. Of two passes beside each other one may hide the collectives of the other, but
 // not its own; and each stream runs one thing at a time.
 struct PassBounds {

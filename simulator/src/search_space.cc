@@ -535,23 +535,6 @@ Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
                "plan/schedule", "a microbatch for each stage"});
 }
 
-void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::string> values) const {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const bool fills = set(scenario, levels[first + i], values[i]);
-    NS_EXPECTS(fills);
-  }
-  finish(scenario);
-}
-
-void SearchSpace::Contents::apply(Scenario& scenario, std::size_t first, std::span<const std::uint32_t> chosen,
-                                  std::span<const std::string> texts) const {
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    const bool fills = set(scenario, levels[first + i], texts[chosen[i]]);
-    NS_EXPECTS(fills);
-  }
-  finish(scenario);
-}
-
 namespace {
 
 // The machine gets as many nodes, and of each as many GPUs, as the request's number of GPUs fills; in `spec`, too.

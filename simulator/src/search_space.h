@@ -74,11 +74,15 @@ class SearchSpace::Contents {
     return true;
   }
   Result<void> check(const Scenario& plan) const;
-  // Gives the levels from `first` on these values, and sets what follows from all.
-  void apply(Scenario& scenario, std::size_t first, std::span<const std::string> values) const;
-  // The same with the values that `chosen` picks from `texts`.
-  void apply(Scenario& scenario, std::size_t first, std::span<const std::uint32_t> chosen,
-             std::span<const std::string> texts) const;
+  // Gives the levels from `first` to before `end` their values, text(level), and sets what follows from all.
+  template <class Text>
+  void apply(Scenario& scenario, std::size_t first, std::size_t end, const Text& text) const {
+    for (std::size_t i = first; i < end; ++i) {
+      const bool fills = set(scenario, levels[i], text(i));
+      NS_EXPECTS(fills);
+    }
+    finish(scenario);
+  }
   // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
   // later one reads multiply.
   double count(std::size_t first, Scenario& scenario) const;

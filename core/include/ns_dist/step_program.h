@@ -183,6 +183,18 @@ struct StepProgram {
   std::vector<std::uint64_t> run_counts() const;
 };
 
+// The runs of an actor in one step: each(instruction, times).
+template <class Each>
+void for_each_instruction(const StepProgram& program, const Actor& actor, const Each& each) {
+  for (const ProgramLoop& loop : actor.loops) {
+    for (const BodyCall& call : loop.calls) {
+      for (const Instruction& instruction : program.bodies[index(call.body)]) {
+        each(instruction, static_cast<double>(loop.repeats));
+      }
+    }
+  }
+}
+
 // Every pass of every microbatch, written out. The program must have fewer than 2^32 nodes.
 struct Expansion {
   ExecutionGraph graph;

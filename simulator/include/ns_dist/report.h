@@ -157,6 +157,8 @@ struct Report {
 
 // The path by name and kind, longest first; equal times by name.
 std::vector<Hotspot> hotspots(std::span<const PathEntry> path);
+// What is shown of these: the first `most`, and all that is extrapolated.
+std::vector<Hotspot> shown_hotspots(std::span<const Hotspot> all, std::size_t most);
 
 // The 90 % interval of the path's length. Forecasts of one operator family err together (their deviations add up);
 // families err independently (the sums add in quadrature).
