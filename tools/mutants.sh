@@ -235,6 +235,8 @@ plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* 
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator
 what two plans share makes their difference wider|simulator/src/step_difference.cc|s@add(from, -1)@add(from, 1)@|unit_simulator property_simulator
+runs joined at a period's border are those of before|simulator/src/step_analysis.cc|s@if (record.times != 1 @if (record.times != 7 @|property_simulator
+who meets does not wait for messages|core/src/expand.cc|s@meeting.before.push_back(message->second);@@|property_simulator
 parts of the step add up over stages|simulator/src/step_analysis.cc|s@Seconds::from_base(parts_.by\[c\] / stages)@Seconds::from_base(parts_.by[c])@|unit_simulator property_simulator
 latencies shrink by more than asked|simulator/src/sensitivity.cc|s@1 / (1 + share)@1 - share@|unit_simulator property_simulator
 tokens a second are those of a GPU|simulator/src/predict.cc|s@tokens_of_step(training) / seconds@tokens_of_step(training) / seconds / ranks@|unit_simulator property_simulator

@@ -30,8 +30,7 @@ class Expander {
         builder_(program.mesh, static_cast<std::int64_t>(program.actors.size())),
         messages_(program.channels),
         receivers_(program.channels),
-        points_(program.meetings.size()),
-        guests_(program.meetings.size()) {}
+        meetings_(program.meetings.size()) {}
 
   Expansion run() && {
     const std::uint64_t nodes = program_.node_count();
@@ -59,9 +58,14 @@ class Expander {
         builder_.depend(node, message->second);
       }
     }
-    for (std::size_t meeting = 0; meeting < guests_.size(); ++meeting) {
-      for (const NodeId guest : guests_[meeting]) {
-        for (const NodeId point : points_[meeting]) builder_.depend(guest, point);
+    for (Meeting& meeting : meetings_) {
+      for (const auto& [channel, microbatch] : meeting.received) {
+        const auto message = messages_[channel].find(microbatch);
+        NS_EXPECTS(message != messages_[channel].end());
+        meeting.before.push_back(message->second);
+      }
+      for (const NodeId guest : meeting.behind) {
+        for (const NodeId node : meeting.before) builder_.depend(guest, node);
       }
     }
     expansion_.graph = std::move(builder_).build();
@@ -69,6 +73,14 @@ class Expander {
   }
 
  private:
+  using Receipt = std::pair<std::uint32_t, std::int32_t>;  // channel and microbatch
+
+  // What all its actors wait for, and what begins behind it.
+  struct Meeting {
+    std::vector<NodeId> before, behind;
+    std::vector<Receipt> received;  // the messages among what they wait for
+  };
+
   void begin(std::int64_t actor) {
     actor_ = actor;
     compute_ = ExecutionGraph::lane_of(actor, Stream::kCompute);
@@ -112,11 +124,13 @@ class Expander {
         receiving_.emplace_back(instruction.channel, microbatch);
         return;
       case Kind::kMeet: {
-        std::vector<NodeId>& points = points_[instruction.index];
-        points.insert(points.end(), pending_.begin(), pending_.end());
+        Meeting& meeting = meetings_[instruction.index];
+        meeting.before.insert(meeting.before.end(), pending_.begin(), pending_.end());
         const NodeId kernel = builder_.last_on_lane(compute_);
-        if (kernel != kNoNode) points.push_back(kernel);
+        if (kernel != kNoNode) meeting.before.push_back(kernel);
+        meeting.received.insert(meeting.received.end(), receiving_.begin(), receiving_.end());
         pending_.clear();
+        receiving_.clear();
         meeting_ = instruction.index;
         return;
       }
@@ -132,7 +146,7 @@ class Expander {
   // Nodes that begin what follows a receive wait for the message, those behind a meeting for all who met.
   void enter(NodeId node) {
     for (const auto& [channel, microbatch] : receiving_) receivers_[channel].emplace_back(microbatch, node);
-    if (meeting_ >= 0) guests_[static_cast<std::size_t>(meeting_)].push_back(node);
+    if (meeting_ >= 0) meetings_[static_cast<std::size_t>(meeting_)].behind.push_back(node);
   }
   void entered() {
     receiving_.clear();
@@ -193,7 +207,7 @@ class Expander {
   std::map<std::tuple<std::uint32_t, std::uint32_t, Rank>, WorkId> shared_;  // by row, work, first rank of the group
   std::vector<std::map<std::int32_t, NodeId>> messages_;                     // by channel: microbatch, message
   std::vector<std::vector<std::pair<std::int32_t, NodeId>>> receivers_;      // by channel: microbatch, who waits
-  std::vector<std::vector<NodeId>> points_, guests_;                         // by meeting: before it, behind it
+  std::vector<Meeting> meetings_;
 
   // Of the actor.
   std::int64_t actor_ = 0;
@@ -201,7 +215,7 @@ class Expander {
   std::vector<WorkId> works_;
   std::vector<NodeId> pending_, scratch_;
   std::vector<NodeId> started_[kStreamCount];
-  std::vector<std::pair<std::uint32_t, std::int32_t>> receiving_;
+  std::vector<Receipt> receiving_;
   std::int64_t meeting_ = -1;
 };
 

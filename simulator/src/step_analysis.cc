@@ -255,28 +255,25 @@ class Analyzer {
     if (found == records.end()) return std::nullopt;
     return static_cast<std::size_t>(found - records.begin());
   }
-  // The record under way at the beginning of a period that stands where `id` stands at its end, if any.
-  std::uint32_t twin_before(std::uint32_t id) const {
-    for (const FoldedPeriod& period : history_.periods) {
-      if (const auto at = place(period.under_way_after, id)) return period.under_way[*at];
+  // Of a record under way when a period ended: the period, and the record that stood there when the period began. In
+  // all copies but the last the one went on as the other did.
+  struct Twin {
+    std::size_t period = 0;
+    std::uint32_t before = kNoRecord;
+  };
+  std::optional<Twin> twin_of(std::uint32_t id) const {
+    for (std::size_t p = 0; p < history_.periods.size(); ++p) {
+      const FoldedPeriod& period = history_.periods[p];
+      const auto at = place(period.under_way_after, id);
+      if (at && period.under_way[*at] != kNoRecord) return Twin{p, period.under_way[*at]};
     }
-    return kNoRecord;
+    return std::nullopt;
   }
 
   // How many times the record began.
   double began(std::uint32_t id) const {
     const FoldedPeriod* period = period_of(id);
     return period == nullptr ? 1 : 1 + static_cast<double>(period->copies);
-  }
-  // How many times it went on as the record says.
-  double went_on(std::uint32_t id) const {
-    double times = began(id);
-    for (const FoldedPeriod& period : history_.periods) {
-      const auto copies = static_cast<double>(period.copies);
-      if (place(period.under_way, id)) times += copies;
-      if (place(period.under_way_after, id)) times -= copies;
-    }
-    return times;
   }
 
   const Reading& alone(const StepRecord& record) {
@@ -293,6 +290,33 @@ class Analyzer {
     if (record.spans == kNoRecord) return alone(record);
     const Fragment& fragment = program_.fragments[record.what];
     return read(program_, fragment, {history_.spans.at(record.spans), fragment.nodes.size()}, record.start);
+  }
+
+  std::vector<NodeSpan> spans_of(const StepRecord& record) {
+    if (record.spans != kNoRecord) {
+      const NodeSpan* const first = history_.spans.at(record.spans);
+      return {first, first + program_.fragments[record.what].nodes.size()};
+    }
+    std::vector<NodeSpan> spans = queue_.alone(record.actor, FragmentId{record.what});
+    for (NodeSpan& span : spans) span = {span.start + record.start, span.end + record.start};
+    return spans;
+  }
+
+  // A run in the copies of a period: to the end of the period as `id`, from there on as its twin.
+  Reading joined(std::uint32_t id, Twin twin) {
+    const StepRecord& record = history_.records[id];
+    const StepRecord& before = history_.records[twin.before];
+    if (record.times != 1 || before.times != 1) return reading_of(before);
+    const FoldedPeriod& period = history_.periods[twin.period];
+    const double border = period.at + offsets_[record.frame] - offsets_[twin.period];
+    const double later = period.length + offsets_[record.frame] - offsets_[before.frame];
+    std::vector<NodeSpan> spans = spans_of(record);
+    const std::vector<NodeSpan> rest = spans_of(before);
+    for (std::size_t n = 0; n < spans.size(); ++n) {
+      if (spans[n].start >= border) spans[n].start = rest[n].start + later;
+      if (spans[n].end > border) spans[n].end = rest[n].end + later;
+    }
+    return read(program_, program_.fragments[record.what], spans, record.start);
   }
 
   std::vector<OutlineCut> cuts() const {
@@ -374,6 +398,17 @@ class Analyzer {
     return 0;
   }
 
+  // What an actor does from the first kernel of a record's runs to the last.
+  static Parts kernels(const StepRecord& record, const Reading& reading) {
+    Parts ran;
+    const double again = record.times - 1;
+    for (std::size_t c = 0; c < kCategoryCount; ++c) ran.by[c] = record.times * reading.inner[c];
+    for (const auto* pieces : {&reading.lead, &reading.tail}) {
+      for (const Reading::Piece& piece : *pieces) ran[piece.category] += again * piece.seconds;
+    }
+    return ran;
+  }
+
   void account(std::uint32_t actor) {
     double computed = 0, busy = 0;
     std::uint32_t frame = 0, last = kNoRecord, before = 0;
@@ -390,34 +425,32 @@ class Analyzer {
       if (!is_run(record) || record.times == 0) continue;
       const Reading reading = reading_of(record);
       if (!reading.has_kernels) continue;
-      const double copies = began(id), inside = went_on(id);
+      const double copies = began(id);
       const double from = computed + offsets_[record.frame] - offsets_[frame];
       // The first run of a folded period follows what was before the period; in the copies it follows the last run of
       // the copy before.
       const FoldedPeriod* period = period_of(id);
-      const std::uint32_t twin = twin_before(id);
+      const std::optional<Twin> twin = twin_of(id);
       waits_.clear();
       const Parts waited = wait(actor, record, reading, from);
       if (drawing_) drawing_->wait(waits_);
-      if (twin != kNoRecord) {
-        // In the copies it went on as the run that was under way when the period began.
-        parts_.add(wait(actor, record, reading_of(history_.records[twin]), from), copies - 1);
+      const Parts ran = kernels(record, reading);
+      if (twin) {
         parts_.add(waited, 1);
+        parts_.add(ran, 1);
+        const Reading others = joined(id, *twin);
+        parts_.add(wait(actor, record, others, from), copies - 1);
+        parts_.add(kernels(record, others), copies - 1);
       } else if (period != nullptr && before < period->first && !place(period->under_way, before)) {
         parts_.add(waited, 1);
         parts_.add(wait(actor, record, reading, last_computed(actor, *period, record.frame) - period->length),
                    copies - 1);
+        parts_.add(ran, copies);
       } else {
         parts_.add(waited, copies);
+        parts_.add(ran, copies);
       }
       before = id;
-      Parts ran;
-      const double again = record.times - 1;
-      for (std::size_t c = 0; c < kCategoryCount; ++c) ran.by[c] = record.times * reading.inner[c];
-      for (const auto* pieces : {&reading.lead, &reading.tail}) {
-        for (const Reading::Piece& piece : *pieces) ran[piece.category] += again * piece.seconds;
-      }
-      parts_.add(ran, inside);
       computed = record.end - (reading.end - reading.last_kernel);
       frame = record.frame;
       if (drawing_) {
@@ -463,10 +496,12 @@ class Analyzer {
       const std::uint32_t row = costs_.row_of_actor[record.actor];
       if (!is_run(record)) {
         add(row, record.what, 1, record.end - record.start);
-      } else if (record.times > 0 && record.spans == kNoRecord) {
+      } else if (record.times > 0 && record.spans == kNoRecord && history_.records[at].spans == kNoRecord) {
         closed[row][record.what] += record.times;
       } else if (record.times > 0) {
-        for (const auto& [work, seconds] : reading_of(record).path) add(row, work, 1, seconds);
+        const std::optional<Twin> twin = how == at ? std::nullopt : twin_of(at);
+        const Reading reading = twin && twin->before == how ? joined(at, *twin) : reading_of(record);
+        for (const auto& [work, seconds] : reading.path) add(row, work, 1, seconds);
       }
       const std::uint32_t cause = history_.records[at].cause;
       how = before(at, cause, copies, at);

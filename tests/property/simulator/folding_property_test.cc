@@ -196,20 +196,21 @@ void expect_equal(Breakdown a, Breakdown b, Seconds step, bool mirrored) {
   RC_ASSERT(std::abs(a.bubble / step - b.bubble / step) < 1e-7);
 }
 
-void compare(bool shares) {
-  const Question q = any_question();
+// Whether it folded.
+bool compare(const Question& q, bool shares) {
   for (const Assignment& field : differences(ParallelPlan(), q.plan))
     RC_LOG() << field.field << "=" << field.text << " ";
   RC_LOG() << q.model.layers << " layers " << q.model.layer_pattern << ", experts " << q.model.moe.has_value()
            << ", full attention every " << q.model.full_attention_layers.every << ", MTP " << q.training.mtp
            << ", batch " << q.training.global_batch << ", " << enumerator_name(q.training.precision) << "\n";
   const auto program = plan_program(q.model, q.plan, q.training);
-  if (!program) return;  // a shape that the schedule cannot run
+  if (!program) return false;  // a shape that the schedule cannot run
   const ProgramCosts costs = any_costs(*program, q.seed, shares);
   const Referee referee = unfolded(*program, costs);
   const Timeline timeline = schedule(referee.graph, referee.durations, referee.demands);
   RC_ASSERT(referee.graph.node_count() == program->node_count());
 
+  bool folded = false;
   for (const bool fold : {false, true}) {
     for (const bool close : {false, true}) {
       const auto answer = run_and_analyze(*program, costs, {.fold = fold, .close = close});
@@ -218,10 +219,7 @@ void compare(bool shares) {
       RC_ASSERT(std::abs(answer->analysis.path_length / timeline.step - 1) < 1e-9);
       expect_equal(answer->analysis.breakdown, breakdown(referee.graph, timeline), timeline.step,
                    (*pipeline_schedule(q.plan.schedule))->seats == mirrored_seats);
-      if (!fold || !close) continue;
-      Count& count = counts()[q.plan.schedule];
-      ++count.plans;
-      if (answer->folding.copies > 0) ++count.folded;
+      folded = fold && close && answer->folding.copies > 0;
     }
     if (!shares) RC_ASSERT(PassClock(*program, costs, fold).run() * s == timeline.step);
   }
@@ -238,16 +236,80 @@ void compare(bool shares) {
     alone.rows[0].demands.clear();
     RC_ASSERT(PassClock(*program, alone).run() * s <= timeline.step);
   }
+  return folded;
 }
 
 // A thousand plans each, with RapidCheck's hundred cases.
-constexpr int kPlansOfACase = 10;
-
-RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereOverlappingWorkShares, ()) {
-  for (int plan = 0; plan < kPlansOfACase; ++plan) compare(true);
+void compare_any(bool shares) {
+  constexpr int kPlansOfACase = 10;
+  for (int plan = 0; plan < kPlansOfACase; ++plan) {
+    const Question q = any_question();
+    Count& count = counts()[q.plan.schedule];
+    ++count.plans;
+    if (compare(q, shares)) ++count.folded;
+  }
 }
-RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereNothingShares, ()) {
-  for (int plan = 0; plan < kPlansOfACase; ++plan) compare(false);
+
+RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereOverlappingWorkShares, ()) { compare_any(true); }
+RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereNothingShares, ()) { compare_any(false); }
+
+Question a_small_question() {
+  Question q;
+  q.model.id = q.model.name = "any";
+  q.model.layers = 1;
+  q.model.hidden = 256;
+  q.model.heads = q.model.kv_heads = 8;
+  q.model.head_dim = 32;
+  q.model.ffn = 1024;
+  q.model.vocabulary = 1024;
+  q.model.sequence = 128;
+  q.plan.zero = ZeroStage::kNone;
+  q.training.micro_batch = 1;
+  q.training.sequence = 128;
+  return q;
+}
+
+// A run under way at the end of a folded period goes on, in the copies, as the one that was under way when the period
+// began; what sharing made of its first kernels is its own.
+Question a_joined_question(std::int64_t batch, std::uint32_t seed) {
+  Question q = a_small_question();
+  q.model.layers = 11;
+  q.model.delta_net = DeltaNet{4, 8, 32, 32};
+  q.model.full_attention_layers.every = 3;
+  q.model.prediction_layers = 1;
+  q.training.mtp = true;
+  q.plan.schedule = "zb-h1";
+  q.plan.optimizer = OptimizerKind::kMuon;
+  q.plan.bf16_first_layers = 2;
+  q.plan.tp = 2;
+  q.plan.pp = 3;
+  q.plan.dp = 4;
+  q.plan.recompute = Recompute::kFull;
+  q.plan.recompute_layers = 2;
+  q.plan.offload_activations = 1;
+  q.plan.blocking_tp = TensorBlocking::kOn;
+  q.plan.overlap_grad_reduce = q.plan.overlap_tp = true;
+  q.training.global_batch = batch;
+  q.seed = seed;
+  return q;
+}
+RC_GTEST_PROP(Folding, JoinsRunsAtTheBordersOfAPeriod, ()) {
+  // One in some hundred seeds has kernels of such a run that took different times.
+  compare(a_joined_question(32, 962), true);
+  compare(a_joined_question(40, 1284108), true);
+}
+
+// A stage without layers sums its gradients when the last message has come: it has no kernel that waits for it.
+RC_GTEST_PROP(Folding, MeetsBehindAMessage, ()) {
+  Question q = a_small_question();
+  q.plan.schedule = "dualpipe";
+  q.plan.pp = 6;
+  q.plan.vpp = 2;
+  q.plan.pipeline_layout = PipelineLayout{"E|||t||L"};
+  q.plan.overlap_p2p = true;
+  q.training.global_batch = 12;
+  q.seed = *rc::gen::arbitrary<std::uint32_t>();
+  compare(q, true);
 }
 
 }  // namespace
