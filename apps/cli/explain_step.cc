@@ -1,7 +1,9 @@
 #include <cstdio>
+#include <utility>
 
 #include "arguments.h"
 #include "commands.h"
+#include "evidence.h"
 #include "explanation_text.h"
 #include "ns_dist/simulator.h"
 #include "terminal.h"
@@ -23,7 +25,9 @@ int explain_step_command(int argc, const char* const* argv) {
   if (!session) return report_error(session.error());
   const auto prediction = predict(*scenario, *session);
   if (!prediction) return report_error(prediction.error());
-  std::fputs(rendered(explain(*scenario, *prediction, *session), json).c_str(), stdout);
+  Explanation explanation = explain(*scenario, *prediction, *session);
+  for (ExplanationStep& step : evidence_steps(evidence_for(*scenario))) explanation.steps.push_back(std::move(step));
+  std::fputs(rendered(explanation, json).c_str(), stdout);
   return kAnswered;
 }
 

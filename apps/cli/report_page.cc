@@ -8,11 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "evidence.h"
 #include "html.h"
 #include "memory_picture.h"
-#include "ns_dist/error_figures.h"
 #include "ns_dist/parameters.h"
-#include "ns_dist/run_suite.h"
 #include "ns_dist/simulator.h"
 #include "page_files.h"
 #include "report_text.h"
@@ -184,60 +183,25 @@ std::string warnings_section(const Report& report) {
   return section("Warnings", text.empty() ? "" : "<ul>\n" + text + "</ul>\n");
 }
 
-// Forecasts of the published runs that are built in and are of the same kind: dense, or with experts. Nothing where
-// there are none, or where they cannot be looked up.
-std::string accuracy_section(const Report& report) {
-  const Catalog catalog = Catalog::built_in();
-  std::vector<PublishedRuns> publications;
-  for (const CatalogEntry& entry : catalog.list(CatalogKind::kRuns)) {
-    auto runs = catalog.runs(entry.id);
-    if (!runs) continue;
-    std::erase_if(runs->runs, [&](const PublishedRun& run) {
-      const auto model = catalog.model(run.model);
-      return !model || model->moe.has_value() != report.scenario.model.moe.has_value();
-    });
-    if (!runs->runs.empty()) publications.push_back(*std::move(runs));
+// Forecasts of the published steps that are most like this one.
+std::string accuracy_section(const Report& report, std::span<const RunCheck> evidence) {
+  const Scenario& scenario = report.scenario;
+  std::string text;
+  if (const std::string line = evidence_line(evidence, scenario); !line.empty()) {
+    text += fmt::format("<p>Of steps that others measured, {}.</p>\n", line);
+    text += table(
+        "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
+        "class=\"number\">error</th><th>90 % interval</th>",
+        evidence_rows(evidence));
+  } else {
+    text += fmt::format("<p>No published step of {} on GPUs of this vendor is built in.</p>\n",
+                        scenario.model.moe ? "a model with experts" : "a dense model");
   }
-  const auto checks = check_runs(publications, catalog);
-  if (!checks) return "";
-  std::string rows, sources;
-  std::vector<double> errors;
-  std::size_t inside = 0, same_gpu = 0;
-  for (const RunCheck& check : *checks) {
-    if (!check.unsupported.empty()) continue;
-    const bool holds = check.low <= check.measured && check.measured <= check.high;
-    errors.push_back(check.error());
-    if (holds) ++inside;
-    if (check.gpu == report.scenario.cluster.gpu.id) ++same_gpu;
-    rows += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
-        "class=\"number\">{:+.1f} "
-        "%</td><td>{}</td></tr>\n",
-        html(check.id), html(check.gpu), duration_text(check.measured), duration_text(check.forecast),
-        100 * check.error(), holds ? "inside" : "outside");
-  }
-  if (errors.empty()) return "";
-  for (const PublishedRuns& publication : publications) {
-    sources += fmt::format("{}{}", sources.empty() ? "" : "; ", html(publication.name));
-  }
-  const std::size_t count = errors.size();
-  const ErrorFigures figures = figures_of(std::move(errors));
-  std::string text = fmt::format(
-      "<p>{} measured steps of {}, forecast by this program: mean error {}, largest {}, bias {:+.1f} %; {} of {} lie "
-      "inside their 90 % interval.{}</p>\n",
-      count, report.scenario.model.moe ? "models with experts" : "dense models", percent(figures.mean),
-      percent(figures.largest), 100 * figures.bias, inside, count,
-      same_gpu == 0 ? " None of them ran on the GPU of this forecast." : "");
-  if (report.scenario.compared_with.empty() && !report.scenario.framework.empty()) {
+  if (scenario.compared_with.empty() && !scenario.framework.empty()) {
     text += fmt::format("<p>No measured step of {} was compared with its forecast, so the interval is wider.</p>\n",
-                        html(report.scenario.framework));
+                        html(scenario.framework));
   }
-  text += table(
-      "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
-      "class=\"number\">error</th><th>90 % interval</th>",
-      rows);
-  text +=
-      fmt::format("<p class=\"soft\">Measured by: {}. Recompute with <code>ns-dist validate</code>.</p>\n", sources);
+  text += "<p class=\"soft\">All published steps: <code>ns-dist validate</code>.</p>\n";
   return section("How far off are such forecasts?", text);
 }
 
@@ -318,8 +282,8 @@ std::string repeat_section(const std::string& command, bool trains) {
 
 }  // namespace
 
-Result<std::string> report_page(const Report& report, const Session& session, const std::string& training,
-                                const std::string& command) {
+Result<std::string> report_page(const Report& report, const Session& session, std::span<const RunCheck> evidence,
+                                const std::string& training, const std::string& command) {
   const std::size_t stages = report.memory.stages.size();
   NS_TRY(const StepOutline outlined, outline(report.scenario, session, picture_pieces(stages)));
   const ordered_json json = ordered_json::parse(report_json(report));
@@ -328,7 +292,7 @@ Result<std::string> report_page(const Report& report, const Session& session, co
   std::string body = answer(report) + section("The whole training", as_printed(training)) + time_section(report);
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
   body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);
-  body += accuracy_section(report) + inputs_section(json["inputs"]) + provenance_section(report, json);
+  body += accuracy_section(report, evidence) + inputs_section(json["inputs"]) + provenance_section(report, json);
   body += repeat_section(command, !training.empty());
   return page_of(title, question(report), body, json.dump());
 }

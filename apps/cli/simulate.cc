@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "evidence.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
@@ -110,8 +111,9 @@ Result<void> answer(const StepFlags& flags, const std::string& command) {
   report.against = against_base(flags.work, scenario, session);
   NS_TRY(const SearchAnswer plan, as_answer(report, goals));
   const auto training = [&](const Style& style) { return training_text(plan, goals, "this plan", style); };
+  const std::vector<RunCheck> evidence = flags.page || !flags.json ? evidence_for(scenario) : std::vector<RunCheck>();
   if (flags.page) {
-    NS_TRY(const std::string text, report_page(report, session, training(Style()), command));
+    NS_TRY(const std::string text, report_page(report, session, evidence, training(Style()), command));
     NS_TRY_VOID(write_text(*flags.page, text).map_error([](Error error) {
       error.where = "--report";
       return error;
@@ -124,7 +126,10 @@ Result<void> answer(const StepFlags& flags, const std::string& command) {
   }
   std::FILE* const stream = stream_of_answer(flags.json, outputs);
   const Style style = style_of(stream);
-  std::fputs((flags.json ? plan_json(plan, goals) : summary(report, training(style), style)).c_str(), stream);
+  std::fputs(
+      (flags.json ? plan_json(plan, goals) : summary(report, evidence_line(evidence, scenario), training(style), style))
+          .c_str(),
+      stream);
   return {};
 }
 

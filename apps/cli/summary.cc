@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "report_text.h"
@@ -80,7 +81,7 @@ Bytes logits_at_peak(const Report& report) {
   return detail.activations[static_cast<std::size_t>(ActivationKind::kLogits)];
 }
 
-void answer(Page& page, const Report& report) {
+void answer(Page& page, const Report& report, const std::string& evidence) {
   const Style& style = page.style();
   page.line("");
   page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
@@ -97,6 +98,7 @@ void answer(Page& page, const Report& report) {
     added += fmt::format("{}{} {:.1f} %", added.empty() ? "" : ", ", additions[i].name, 100 * share);
   }
   if (!added.empty()) page.fact("", "of it {}", added);
+  if (!evidence.empty()) page.fact("", "{}", evidence);
   page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
             rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
   page.fact("utilization", "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} %, {:.0f} TFLOP/s on each GPU",
@@ -152,10 +154,10 @@ void critical_path(Page& page, const Report& report, std::size_t most) {
   }
 }
 
-void what_would_help(Page& page, const Report& report) {
-  if (report.improvements.empty()) return;
+void what_would_help(Page& page, const Report& report, std::size_t most) {
+  if (most == 0) return;
   page.heading("What would help most");
-  for (const Improvement& improvement : report.improvements) {
+  for (const Improvement& improvement : std::span(report.improvements).first(most)) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>11}{} {}{}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what,
@@ -179,15 +181,16 @@ void warnings(Page& page, const Report& report, std::size_t most) {
 
 // Of the lists below the parts of the step, which has ten parts at most: so many that kMostLines are not exceeded.
 struct ShownRows {
-  std::size_t hotspots, warnings;
+  std::size_t hotspots, changes, warnings;
 };
 ShownRows rows_that_fit(std::size_t above, const Report& report) {
-  constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastWarnings = 2;
-  const std::size_t all = report.warnings.size(), changes = report.improvements.size();
-  ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), std::min(kMostWarnings, all)};
+  constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastChanges = 2, kLeastWarnings = 2;
+  const std::size_t all = report.warnings.size();
+  ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), report.improvements.size(),
+                 std::min(kMostWarnings, all)};
   const auto too_many = [&] {
     std::size_t lines = above + kHeading + rows.hotspots;
-    if (changes > 0) lines += kHeading + changes;
+    if (rows.changes > 0) lines += kHeading + rows.changes;
     for (const auto* asked : {&report.sensitivity, &report.what_if}) {
       if (!asked->empty()) lines += kHeading + asked->size();
     }
@@ -196,20 +199,22 @@ ShownRows rows_that_fit(std::size_t above, const Report& report) {
   };
   while (rows.hotspots > kLeastHotspots && too_many()) --rows.hotspots;
   while (rows.warnings > kLeastWarnings && too_many()) --rows.warnings;
+  while (rows.changes > kLeastChanges && too_many()) --rows.changes;
   return rows;
 }
 
 }  // namespace
 
-std::string summary(const Report& report, const std::string& training, const Style& style) {
+std::string summary(const Report& report, const std::string& evidence, const std::string& training,
+                    const Style& style) {
   Page page(style);
   describe(page, report);
-  answer(page, report);
+  answer(page, report, evidence);
   where_time_goes(page, report);
   const ShownRows rows = rows_that_fit(page.lines(), report);
   page.add(training);
   critical_path(page, report, rows.hotspots);
-  what_would_help(page, report);
+  what_would_help(page, report, rows.changes);
   sensitivity(page, "What 1 % better changes, with this plan", report.sensitivity);
   sensitivity(page, "What if?", report.what_if);
   warnings(page, report, rows.warnings);

@@ -8,7 +8,8 @@
 
 namespace ns_dist::cli {
 
-// `training`: what the whole training takes, as lines; nothing where nobody asked.
-std::string summary(const Report& report, const std::string& training, const Style& style);
+// `evidence`: a line of how far off forecasts of published steps are; `training`: what the whole training takes, as
+// lines. Empty: nothing to tell, or nobody asked.
+std::string summary(const Report& report, const std::string& evidence, const std::string& training, const Style& style);
 
 }  // namespace ns_dist::cli

@@ -1,6 +1,7 @@
 // What an export leaves in a folder while it is not finished.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>

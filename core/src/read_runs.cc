@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "ns_dist/parallel_plan.h"
 #include "readers.h"
 
@@ -43,6 +45,13 @@ void read_fields(JsonReader& reader, std::vector<Assignment>& set) {
       table);
 }
 
+// Fields of the machine and the host; whoever resolves them checks their values.
+constexpr std::pair<std::string_view, std::string_view> kTexts[] = {
+    {"intra_bandwidth", "machine/intra_bandwidth"},
+    {"inter_bandwidth", "machine/inter_bandwidth"},
+    {"cuda_graphs", "host/cuda_graphs"},
+};
+
 // The keys that a run may have, or its publication for all of its runs.
 void read_common(JsonReader& reader, PublishedRun& run) {
   if (const std::string cluster = reader.text("cluster", Presence::kOptional); !cluster.empty()) run.cluster = cluster;
@@ -51,6 +60,10 @@ void read_common(JsonReader& reader, PublishedRun& run) {
   run.gpus_per_node = reader.integer("gpus_per_node", 1, 1'000'000, Presence::kOptional, run.gpus_per_node);
   read_fields<ParallelPlan>(reader, run.set);
   read_fields<Training>(reader, run.set);
+  for (const auto& [key, field] : kTexts) {
+    std::string text = reader.text(key, Presence::kOptional);
+    if (!text.empty()) run.set.push_back({std::string(field), std::move(text)});
+  }
 }
 
 }  // namespace
@@ -72,7 +85,12 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
     run.table = inner.text("table", Presence::kOptional);
     run.model = inner.text("model");
     read_common(inner, run);
-    run.step = inner.quantity<Seconds>("step_time");
+    constexpr double kFastest = 1e9;  // tokens/s
+    run.step = inner.quantity<Seconds>("step_time", Presence::kOptional);
+    run.tokens_per_s_per_gpu = inner.number("tokens_per_s_per_gpu", 0, kFastest, Presence::kOptional, 0);
+    if ((run.step > Seconds()) == (run.tokens_per_s_per_gpu > 0)) {
+      inner.note("", "a run was measured once", "\"step_time\" or \"tokens_per_s_per_gpu\"");
+    }
     if (run.cluster.empty() && run.gpu.empty()) {
       inner.note("", "key \"gpu\" is missing", "the id of a GPU, of a cluster (\"cluster\"), or both");
     }

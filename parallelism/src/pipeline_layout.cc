@@ -84,8 +84,10 @@ std::string repeated(std::string_view one, std::size_t times) {
 }  // namespace
 
 Result<std::vector<PositionParts>> read_pipeline_layout(std::string_view text) {
-  NS_TRY(const std::string letters, Reader(text).all());
-  if (!letters.starts_with('E') || letters.find('E', 1) != std::string::npos) {
+  const Result<std::string> all = Reader(text).all();
+  if (!all) return fail(all.error());
+  const std::string_view letters = *all;
+  if (!letters.starts_with('E') || letters.find('E', 1) != letters.npos) {
     return wrong("the embedding is not the first part, and only that", "write one E, at the beginning");
   }
   if (!letters.ends_with('L') || letters.find('L') + 1 != letters.size()) {

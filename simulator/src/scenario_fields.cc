@@ -8,6 +8,9 @@
 #include <utility>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/layer_division.h"
+#include "ns_dist/pipeline_layout.h"
+#include "ns_dist/planner.h"
 
 namespace ns_dist {
 namespace {

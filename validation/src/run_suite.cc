@@ -99,6 +99,14 @@ std::vector<SuiteColumn> run_columns() {
           {"constant_utilization", "constant utilization", Figure::kSignedPercent}};
 }
 
+// Of a run that could be planned.
+Seconds measured_step(const PublishedRun& run, const Scenario& scenario) {
+  if (run.step > Seconds()) return run.step;
+  const auto ranks = rank_count(scenario.plan);
+  const double gpus = ranks ? static_cast<double>(*ranks) : 1;
+  return tokens_of_step(scenario.training) / (gpus * run.tokens_per_s_per_gpu) * units::s;
+}
+
 }  // namespace
 
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog) {
@@ -108,7 +116,8 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
     for (const PublishedRun& run : publication.runs) {
       const auto placed = [&](Error error) { return placed_in(run, std::move(error)); };
       NS_TRY(Scenario scenario, resolve(spec_of(run), catalog).map_error(placed));
-      NS_TRY(Vote vote, vote_of(std::move(scenario), run.step));
+      const Seconds measured = measured_step(run, scenario);
+      NS_TRY(Vote vote, vote_of(std::move(scenario), measured));
       NS_TRY(const Session session, Session::make(vote.scenario).map_error(placed));
       RunCheck check;
       check.publication = publication.id;
@@ -136,6 +145,22 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
   return checks;
 }
 
+namespace {
+
+// Errors of some runs, ours and those of a constant utilization.
+struct RunErrors {
+  std::vector<double> ours, baseline;
+  std::size_t inside = 0;
+  void add(const RunCheck& check) {
+    ours.push_back(check.error());
+    baseline.push_back(check.baseline_error());
+    if (check.inside()) ++inside;
+  }
+  double share_inside() const { return static_cast<double>(inside) / static_cast<double>(ours.size()); }
+};
+
+}  // namespace
+
 SuiteReport report_of(std::span<const RunCheck> checks) {
   std::vector<const RunCheck*> rows;
   for (const RunCheck& check : checks) rows.push_back(&check);
@@ -145,8 +170,8 @@ SuiteReport report_of(std::span<const RunCheck> checks) {
     return forecast(a) && std::abs(a->error()) > std::abs(b->error());
   });
   SuiteTable runs{"Runs", std::string(kRunTerms), run_columns()};
-  std::vector<double> ours, baseline;
-  std::size_t inside = 0;
+  RunErrors all;
+  std::map<std::string, RunErrors> of_publications;
   std::map<std::string, std::int64_t> reasons;
   for (const RunCheck* row : rows) {
     const std::string name = row->publication + ": " + row->id;
@@ -156,29 +181,38 @@ SuiteReport report_of(std::span<const RunCheck> checks) {
     }
     runs.rows.push_back({name, row->gpu, row->measured / units::s, row->forecast / units::s, row->low / units::s,
                          row->high / units::s, row->error(), row->baseline_error()});
-    ours.push_back(row->error());
-    baseline.push_back(row->baseline_error());
-    if (row->low <= row->measured && row->measured <= row->high) ++inside;
+    all.add(*row);
+    of_publications[row->publication].add(*row);
   }
-  SuiteTable errors{"Errors",
-                    "Inside: measurements in the 90 % interval.",
-                    {{"forecaster", "forecaster"},
-                     {"runs", "runs", Figure::kNumber},
-                     {"mean", "mean", Figure::kPercent},
-                     {"p90", "p90", Figure::kPercent},
-                     {"max", "max", Figure::kPercent},
-                     {"bias", "bias", Figure::kSignedPercent},
-                     {"inside", "inside", Figure::kWholePercent}}};
-  const auto add = [&](const char* name, const ErrorFigures& figures, SuiteCell held) {
-    errors.rows.push_back({name, static_cast<std::int64_t>(figures.rows), figures.mean, figures.p90, figures.largest,
-                           figures.bias, std::move(held)});
+  const auto columns = [](const char* key, const char* title) {
+    return std::vector<SuiteColumn>{{key, title},
+                                    {"runs", "runs", Figure::kNumber},
+                                    {"mean", "mean", Figure::kPercent},
+                                    {"p90", "p90", Figure::kPercent},
+                                    {"max", "max", Figure::kPercent},
+                                    {"bias", "bias", Figure::kSignedPercent},
+                                    {"inside", "inside", Figure::kWholePercent}};
   };
-  if (!ours.empty()) {
-    add("ns-dist", figures_of(ours), static_cast<double>(inside) / static_cast<double>(ours.size()));
-    add("constant utilization", figures_of(baseline), {});
+  const auto add = [](SuiteTable& table, std::string name, const ErrorFigures& figures, SuiteCell held) {
+    table.rows.push_back({std::move(name), static_cast<std::int64_t>(figures.rows), figures.mean, figures.p90,
+                          figures.largest, figures.bias, std::move(held)});
+  };
+  SuiteTable publications{"Publications", "Constant: mean error of a constant utilization.",
+                          columns("publication", "publication")};
+  publications.columns.push_back({"constant_utilization", "constant", Figure::kPercent});
+  for (const auto& [name, errors] : of_publications) {
+    add(publications, name, figures_of(errors.ours), errors.share_inside());
+    publications.rows.back().push_back(figures_of(errors.baseline).mean);
+  }
+  SuiteTable errors{"Errors", "Inside: measurements in the 90 % interval.", columns("forecaster", "forecaster")};
+  if (!all.ours.empty()) {
+    add(errors, "ns-dist", figures_of(all.ours), all.share_inside());
+    add(errors, "constant utilization", figures_of(all.baseline), {});
   }
   SuiteReport report;
-  report.tables = {std::move(runs), std::move(errors)};
+  report.tables = {std::move(runs)};
+  if (of_publications.size() > 1) report.tables.push_back(std::move(publications));
+  report.tables.push_back(std::move(errors));
   report.rows = checks.size();
   add_refused(report, reasons);
   return report;

@@ -103,6 +103,34 @@ TEST(Fields, AreKeysOfRunsFiles) {
   }
 }
 
+TEST(Fields, RunsFilesHaveAMachineAHostAndOneMeasurement) {
+  const auto read_one = [](const std::string& keys) {
+    return read_runs(R"({"schema": "ns-dist/runs/1", "id": "a", "name": "A", "sources": {"/runs": "log"},
+                         "runs": [{"id": "b", "model": "opt-125m", "gpu": "h100-sxm-80gb")" +
+                         keys + "}]}",
+                     "a.json");
+  };
+  const auto runs = read_one(R"(, "inter_bandwidth": "25 GB/s", "intra_bandwidth": "200 GB/s", "cuda_graphs": "on",
+                                "tokens_per_s_per_gpu": 12.5)");
+  ASSERT_TRUE(runs) << to_text(runs.error());
+  EXPECT_EQ(runs->runs.front().tokens_per_s_per_gpu, 12.5);
+  const auto scenario = resolve(spec_of(runs->runs.front()), Catalog::built_in());
+  ASSERT_TRUE(scenario) << to_text(scenario.error());
+  EXPECT_EQ(scenario->plan.tp, 1);
+  EXPECT_TRUE(scenario->host.cuda_graphs.step);
+  const auto mistake_of = [&](const std::string& keys) {
+    const auto read = read_one(keys);
+    return read ? "none" : to_text(read.error());
+  };
+  for (const char* keys : {"", R"(, "step_time": "1 s", "tokens_per_s_per_gpu": 3)"}) {
+    EXPECT_NE(mistake_of(keys).find("a.json#/runs/0: a run was measured once; expected \"step_time\" or "
+                                    "\"tokens_per_s_per_gpu\""),
+              std::string::npos)
+        << mistake_of(keys);
+  }
+  EXPECT_NE(mistake_of(R"(, "tokens_per_s_per_gpu": -1)").find("tokens_per_s_per_gpu"), std::string::npos);
+}
+
 // The file that the planning page shows for steps of one's own: a GPU alone stands for its usual cluster.
 TEST(Fields, TheRunsOfThePlanningPageAreForecast) {
   const std::string page = read_text(std::string(NS_DIST_SOURCE_DIR) + "/docs/planning.md");

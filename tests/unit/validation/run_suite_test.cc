@@ -568,6 +568,16 @@ TEST(CheckRuns, TheBaselineIsTheMeanUtilization) {
   for (const RunCheck& check : *checks) EXPECT_NEAR(check.baseline / units::s, 1.5, 1e-12);
 }
 
+// A rate stands for the step in which all GPUs do the batch's tokens.
+TEST(CheckRuns, ARateIsAStep) {
+  PublishedRun run{"a", "", "gpt3-1.3b", "dgx-h100", {{"plan/dp", "8"}, {"training/global_batch", "64"}}, {}};
+  run.tokens_per_s_per_gpu = 2048;
+  const PublishedRuns runs{"paper", "Paper", "", {run}};
+  const auto checks = check_runs({&runs, 1}, Catalog::standard());
+  ASSERT_TRUE(checks) << to_text(checks.error());
+  EXPECT_NEAR(checks->front().measured / units::s, 64.0 / 8, 1e-12);  // sequences of 2,048 tokens
+}
+
 // Who wrote the file knows its keys, not the fields of a scenario.
 TEST(CheckRuns, MistakesNameTheRunInItsFile) {
   const auto mistake_of = [](const char* model, std::vector<Assignment> set) {

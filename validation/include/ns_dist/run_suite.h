@@ -27,13 +27,14 @@ struct RunCheck {
   std::string unsupported;  // why there is no forecast; empty when there is one
   double error() const { return forecast / measured - 1; }
   double baseline_error() const { return baseline / measured - 1; }
+  bool inside() const { return low <= measured && measured <= high; }  // of the 90 % interval
 };
 
 // Forecasts every run. Errors: a model or cluster that the catalog does not have. A run that cannot be planned is
 // listed with the reason.
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog);
 
-// The checks as tables, worst first, and the errors of ours and of the baseline.
+// The checks as tables, worst first, and the errors of ours and of the baseline; by publication, if there are several.
 SuiteReport report_of(std::span<const RunCheck> checks);
 
 // A collection of published runs in one JSON file, which is not part of this project. Forecasts every wanted row of
