@@ -237,6 +237,12 @@ a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc
 what two plans share makes their difference wider|simulator/src/step_difference.cc|s@add(from, -1)@add(from, 1)@|unit_simulator property_simulator
 runs joined at a period's border are those of before|simulator/src/step_analysis.cc|s@if (record.times != 1 @if (record.times != 7 @|property_simulator
 who meets does not wait for messages|core/src/expand.cc|s@meeting.before.push_back(message->second);@@|property_simulator
+runs on other GPUs are as alike|validation/src/nearest_runs.cc|s@? 0.5 : 4;@? 0 : 0;@|unit_validation
+experts and dense models are mixed|validation/src/nearest_runs.cc|s@traits->experts != own.experts ||@@|unit_validation
+all sizes of one table are shown|validation/src/nearest_runs.cc|s@if (!seen.emplace@if (false \&\& !seen.emplace@|unit_validation
+a rate is that of all GPUs|validation/src/run_suite.cc|s@(gpus \* run.tokens_per_s_per_gpu)@run.tokens_per_s_per_gpu@|unit_validation
+a training is surely in time by its middle|apps/cli/search_case.cc|s@time->high <= \*goals.deadline@time->total <= *goals.deadline@|unit_cli
+no larger size is tried for the end of the interval|apps/cli/sizing.cc|s@kMostTried = 2@kMostTried = 0@|unit_cli
 parts of the step add up over stages|simulator/src/step_analysis.cc|s@Seconds::from_base(parts_.by\[c\] / stages)@Seconds::from_base(parts_.by[c])@|unit_simulator property_simulator
 latencies shrink by more than asked|simulator/src/sensitivity.cc|s@1 / (1 + share)@1 - share@|unit_simulator property_simulator
 tokens a second are those of a GPU|simulator/src/predict.cc|s@tokens_of_step(training) / seconds@tokens_of_step(training) / seconds / ranks@|unit_simulator property_simulator

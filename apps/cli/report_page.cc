@@ -187,7 +187,8 @@ std::string warnings_section(const Report& report) {
 std::string accuracy_section(const Report& report, std::span<const RunCheck> evidence) {
   const Scenario& scenario = report.scenario;
   std::string text;
-  if (const std::string line = evidence_line(evidence, scenario); !line.empty()) {
+  if (std::string line = evidence_line(evidence, scenario); !line.empty()) {
+    line.front() = 'T';
     text += fmt::format("<p>Of steps that others measured, {}.</p>\n", line);
     text += table(
         "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "

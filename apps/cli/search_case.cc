@@ -86,6 +86,11 @@ bool in_time(const SearchCase& found, const SearchGoals& goals) {
   return fastest != nullptr && in_time(*fastest, goals);
 }
 
+bool surely_in_time(const SearchCase& found, const SearchGoals& goals) {
+  const auto time = training_of(found, goals);
+  return time && goals.deadline && time->high <= *goals.deadline;
+}
+
 bool in_budget(const SearchAnswer& answer, const SearchGoals& goals) {
   const auto cost = cost_of(answer, goals);
   return cost && goals.budget && *cost <= *goals.budget;
@@ -147,6 +152,9 @@ BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals
       return other == nullptr || (each.gpus != other->gpus ? (each.gpus < other->gpus) == fewer : is_faster(other));
     };
     if (is_in_time && precedes(best.fewest_gpus_in_time, true)) best.fewest_gpus_in_time = &each;
+    if (surely_in_time(each, goals) && precedes(best.fewest_gpus_surely_in_time, true)) {
+      best.fewest_gpus_surely_in_time = &each;
+    }
     if (in_budget(each, goals) && precedes(best.most_gpus_in_budget, false)) best.most_gpus_in_budget = &each;
   }
   return best;

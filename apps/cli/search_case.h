@@ -66,6 +66,8 @@ std::optional<Joules> energy_of(const SearchAnswer& answer, const SearchGoals& g
 std::optional<Joules> energy_of(const SearchCase& found, const SearchGoals& goals);
 bool in_time(const SearchAnswer& answer, const SearchGoals& goals);
 bool in_time(const SearchCase& found, const SearchGoals& goals);
+// By the end of the 90 % interval.
+bool surely_in_time(const SearchCase& found, const SearchGoals& goals);
 bool in_budget(const SearchAnswer& answer, const SearchGoals& goals);
 bool in_budget(const SearchCase& found, const SearchGoals& goals);
 
@@ -81,7 +83,9 @@ bool on_front(const SearchCase& one, const std::vector<SearchCase>& cases, const
 // The cases that are best in one way each; nullptr: none.
 struct BestCases {
   const SearchCase *fastest = nullptr, *cheapest = nullptr, *cheapest_in_time = nullptr, *least_energy = nullptr;
-  const SearchCase *fewest_gpus_in_time = nullptr, *most_gpus_in_budget = nullptr;  // of equal numbers, the faster one
+  // Of equal numbers of GPUs, the faster one.
+  const SearchCase *fewest_gpus_in_time = nullptr, *fewest_gpus_surely_in_time = nullptr,
+                   *most_gpus_in_budget = nullptr;
 };
 BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 

@@ -93,7 +93,10 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
     row["mfu"] = report.mfu;
     row["on_front"] = on_front(each, cases, goals);
     if (const auto time = training_of(each, goals)) row["training"] = training_json(*time);
-    if (goals.deadline) row["in_time"] = in_time(each, goals);
+    if (goals.deadline) {
+      row["in_time"] = in_time(each, goals);
+      row["surely_in_time"] = surely_in_time(each, goals);
+    }
     if (const auto cost = cost_of(each, goals)) row["cost"] = *cost;
     if (goals.budget) row["in_budget"] = in_budget(each, goals);
     if (const auto energy = energy_of(each, goals)) row["kwh_at_most"] = *energy / kKilowattHour;

@@ -438,6 +438,9 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
   if (best.cheapest_in_time != best.cheapest) show(best.cheapest_in_time, "The cheapest that is in time");
   if (goals.objective == Objective::kEnergy) show(best.least_energy, "The least energy");
   show(best.fewest_gpus_in_time, "The fewest GPUs of these that are in time");
+  if (best.fewest_gpus_surely_in_time != best.fewest_gpus_in_time) {
+    show(best.fewest_gpus_surely_in_time, "The fewest GPUs of these whose whole interval is in time");
+  }
   show(best.most_gpus_in_budget, "The most GPUs of these that the budget buys");
   if (goals.budget && best.most_gpus_in_budget == nullptr) {
     page += "\n" + style.red("The budget buys none of these") + "\n";

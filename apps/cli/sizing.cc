@@ -16,6 +16,7 @@
 #include "ns_dist/internal/divisors.h"
 #include "ns_dist/planner.h"
 #include "report_text.h"
+#include "terminal.h"
 
 namespace ns_dist::cli {
 
@@ -176,11 +177,34 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
   NS_TRY(const std::int64_t smallest, first_size(sizes, goals));
   const std::size_t first = searcher.cases().size();
   Soonest soonest;
+  struct Size {
+    std::int64_t gpus;
+    TrainingTime time;
+  };
+  std::optional<Size> fewest;  // of those in time
+  bool is_certain = false;     // the whole interval of one is in time
   const auto in_time = [&](std::int64_t size) -> Result<bool> {
     NS_TRY_VOID(searcher.add(with_gpus(request, size)));
     const auto time = training_of(searcher.cases().back(), goals);
     soonest.add(size, time);
-    return time && time->total <= *goals.deadline;
+    if (!time || time->total > *goals.deadline) return false;
+    is_certain = is_certain || time->high <= *goals.deadline;
+    if (!fewest || size < fewest->gpus) fewest = Size{size, *time};
+    return true;
+  };
+  const auto search_certain = [&]() -> Result<void> {
+    constexpr int kMostTried = 2;
+    const std::int64_t twice = 2 * fewest->gpus;
+    std::vector<std::int64_t> larger = sizes.between(fewest->gpus, twice);
+    if (const auto gpus = sizes.up_to(twice); gpus && (larger.empty() || *gpus > larger.back()))
+      larger.push_back(*gpus);
+    // Of as many GPUs as the end of the interval is too late.
+    const double least = static_cast<double>(fewest->gpus) * (fewest->time.high / *goals.deadline);
+    std::erase_if(larger, [&](std::int64_t size) { return static_cast<double>(size) < least; });
+    for (int i = 0; i < kMostTried && i < std::ssize(larger) && !is_certain && !searcher.interrupted(); ++i) {
+      NS_TRY_VOID(in_time(larger[static_cast<std::size_t>(i)]));
+    }
+    return {};
   };
   std::int64_t low = smallest == sizes.unit() ? 0 : smallest / 2, lowest = 0;
   for (std::int64_t most = smallest; most <= kMostSearched && soonest.in_vain < 2 && !searcher.interrupted();
@@ -193,6 +217,7 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
         NS_TRY(const bool fewer, in_time(size));
         return !fewer;
       }));
+      NS_TRY_VOID(search_certain());
       searcher.sort_sizes_from(first);
       return {};
     }

@@ -14,7 +14,8 @@ namespace ns_dist::cli {
 // The machine that a request describes, of any size.
 Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& catalog);
 
-// Twice as many GPUs each time until they are in time; then sizes between these and half of them. Where two sizes after
+// Twice as many GPUs each time until they are in time; then sizes between these and half of them; and if the interval
+// of the fewest in time ends too late, a larger size or two, until one's does not. Where two sizes after
 // each other train no sooner than smaller ones, larger ones are not tried. Where the first size is the soonest, or none
 // has a plan, half as many each time, as long as that is sooner.
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,

@@ -167,6 +167,39 @@ TEST(SearchCommand, SizesThatCannotShareTheBatchAreSteppedOver) {
               AllOf(HasSubstr("The most GPUs of these that the budget buys: 480 x"), Not(HasSubstr("no plan"))));
 }
 
+// The middle of an interval may be in time and its end late: a larger size is searched whose whole interval is not.
+TEST(SearchCommand, ASizeWhoseWholeIntervalIsInTimeIsNamed) {
+  const std::string job =
+      "ns-dist search --model llama3.2-1b --gpu h100 --global-batch 1024 --schedule 1f1b --micro-batch 1 --recompute "
+      "none --tp 1 --pp 1 --cp 1 --tokens 1T --deadline ";
+  const auto table_of = [&](const std::string& deadline) {
+    return json::parse(run_command(job + deadline + " --json").out)["table"];
+  };
+  const auto days = [](double seconds) { return std::to_string(seconds / 86400) + "d"; };
+  const json first = table_of("20d");
+  const auto fewest = std::ranges::find_if(first, [](const json& row) { return row["in_time"].get<bool>(); });
+  ASSERT_NE(fewest, first.end());
+  // Just in time, as the middle of the interval goes.
+  const double middle = (*fewest)["training"]["seconds"].get<double>();
+  const json tight = table_of(days(1.001 * middle));
+  const auto of = [](const json& table, const json& gpus) {
+    return *std::ranges::find_if(table, [&](const json& row) { return row["gpus"] == gpus; });
+  };
+  EXPECT_TRUE(of(tight, (*fewest)["gpus"])["in_time"]);
+  EXPECT_FALSE(of(tight, (*fewest)["gpus"])["surely_in_time"]);
+  const json& largest = tight.back();
+  EXPECT_TRUE(largest["surely_in_time"]);
+  EXPECT_GT(largest["gpus"], (*fewest)["gpus"]);
+  EXPECT_LE(largest["training"]["high_s"].get<double>(), 1.001 * middle);
+  const std::string text = run_command(job + days(1.001 * middle)).out;
+  EXPECT_THAT(text, HasSubstr("but the end of the interval is too late"));
+  EXPECT_THAT(text, HasSubstr("The fewest GPUs of these whose whole interval is in time: "));
+  // With time to spare nothing larger is searched, and one size is named.
+  const double end = (*fewest)["training"]["high_s"].get<double>();
+  const std::string spare = run_command(job + days(1.001 * end)).out;
+  EXPECT_THAT(spare, Not(HasSubstr("whole interval")));
+}
+
 // Smaller clusters are cheaper and late: the first plan, and the cheapest one that is named, meet the deadline.
 TEST(SearchCommand, TheCheapestInTimeIsNamed) {
   const ScratchFolder folder;
