@@ -92,9 +92,9 @@ a stream is never found in L2|compute_model/src/machine.cc|s@std::clamp(2 \* res
 the epilogue of a measured product hides|compute_model/src/learned_model.cc|s@estimate.seconds += kExposedEpilogue \* excess;@estimate.seconds += 0 * excess;@|unit_compute_model property_compute_model
 a batch takes as long as one product|compute_model/src/learned_model.cc|s@physics.seconds(like) / physics.seconds(measured)@physics.seconds(like) / physics.seconds(like)@|unit_compute_model property_compute_model
 few rows do not widen a calibration's interval|compute_model/src/kernel_calibration.cc|s@widen = 1 + 2 / number@widen = 1 + 0 / number@|unit_compute_model property_compute_model
-a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options.ridge;@double sum = 0, total = 1e-6 * options.ridge;@|unit_compute_model property_compute_model
+a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options_.ridge;@double sum = 0, total = 1e-6 * options_.ridge;@|unit_compute_model property_compute_model
 outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
-a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options.ridge) - whole;@(high_mass + options.ridge) - 0 * whole;@|unit_compute_model property_compute_model
+a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options_.ridge) - whole;@(high_mass + options_.ridge) - 0 * whole;@|unit_compute_model property_compute_model
 what nobody measured has the interval of what was|compute_model/src/weights.cc|s@extrapolated ? widened(widening, kUnmeasuredShape) : widening@widening@|unit_compute_model property_compute_model
 another machine's correction ignores its pace|compute_model/src/weights.cc|s@return std::clamp(logarithm_of(term), here@return std::clamp(logarithm_of(term), -4 + 0 * here@|unit_compute_model
 trees see a changed GPU as it is|compute_model/src/sources.cc|s@if (!c.reference.sold) return@if (true) return@|unit_compute_model property_compute_model
@@ -238,9 +238,9 @@ what two plans share makes their difference wider|simulator/src/step_difference.
 runs joined at a period's border are those of before|simulator/src/step_analysis.cc|s@if (record.times != 1 @if (record.times != 7 @|property_simulator
 who meets does not wait for messages|core/src/expand.cc|s@meeting.before.push_back(message->second);@@|property_simulator
 runs on other GPUs are as alike|validation/src/nearest_runs.cc|s@? 0.5 : 4;@? 0 : 0;@|unit_validation
-experts and dense models are mixed|validation/src/nearest_runs.cc|s@traits->experts != own.experts ||@@|unit_validation
+experts and dense models are mixed|validation/src/nearest_runs.cc|s@traits->experts != own.experts@false@|unit_validation
 all sizes of one table are shown|validation/src/nearest_runs.cc|s@if (!seen.emplace@if (false \&\& !seen.emplace@|unit_validation
-a rate is that of all GPUs|validation/src/run_suite.cc|s@(gpus \* run.tokens_per_s_per_gpu)@run.tokens_per_s_per_gpu@|unit_validation
+a rate is that of all GPUs|validation/src/run_suite.cc|s@(gpus \* run.tokens@((1 + 0 * gpus) * run.tokens@|unit_validation
 a training is surely in time by its middle|apps/cli/search_case.cc|s@time->high <= \*goals.deadline@time->total <= *goals.deadline@|unit_cli
 no larger size is tried for the end of the interval|apps/cli/sizing.cc|s@kMostTried = 2@kMostTried = 0@|unit_cli
 parts of the step add up over stages|simulator/src/step_analysis.cc|s@Seconds::from_base(parts_.by\[c\] / stages)@Seconds::from_base(parts_.by[c])@|unit_simulator property_simulator
