@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "advice.h"
 #include "host_waits.h"
 #include "ns_dist/training_clock.h"
+#include "step_times.h"
 
 namespace ns_dist {
 namespace {

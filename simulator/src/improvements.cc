@@ -6,7 +6,6 @@
 #include <string>
 #include <tuple>
 
-#include "advice.h"
 #include "costs.h"
 #include "ns_dist/balanced_layout.h"
 #include "ns_dist/layer_division.h"
@@ -15,6 +14,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
+#include "step_times.h"
 
 namespace ns_dist {
 namespace {

@@ -11,6 +11,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
+#include "step_times.h"
 
 namespace ns_dist {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "advice.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/sensitivity_json.h"

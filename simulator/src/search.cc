@@ -13,7 +13,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "advice.h"
 #include "costs.h"
 #include "host_waits.h"
 #include "ns_dist/internal/shared_work.h"
@@ -25,6 +24,7 @@
 #include "search_bounds.h"
 #include "search_space.h"
 #include "step_difference.h"
+#include "step_times.h"
 #include "stragglers.h"
 
 namespace ns_dist {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <utility>
 
-#include "advice.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/session.h"
+#include "step_times.h"
 
 namespace ns_dist {
 namespace {

@@ -1,8 +1,11 @@
 #include "step_difference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string_view>
+
+#include "step_interval.h"
 
 namespace ns_dist {
 
@@ -29,6 +32,59 @@ Interval path_difference(std::span<const PathEntry> from, std::span<const PathEn
     below += down * down;
   }
   return {Seconds::from_base(std::sqrt(below)), Seconds::from_base(std::sqrt(above))};
+}
+
+namespace {
+
+Interval step_difference(const Unexplained& rest, const Prediction& from, const Prediction& to, double times) {
+  const Seconds difference = times * to.step - from.step;
+  const Interval paths = path_difference(from.critical_path, to.critical_path, times);
+  // What lies outside the model lengthens both steps in the same proportion.
+  const double longer = difference > Seconds() ? rest.above : rest.below;
+  const double shorter = difference > Seconds() ? rest.below : rest.above;
+  const double between = rest.between * (max(from.step, times * to.step) / units::s);
+  const double below = std::hypot(paths.low / units::s, shorter * (difference / units::s), between);
+  const double above = std::hypot(paths.high / units::s, longer * (difference / units::s), between);
+  return {difference - below * units::s, difference + above * units::s};
+}
+
+Interval step_interval(const Scenario& scenario, const Prediction& prediction) {
+  return step_interval(prediction.step,
+                       interval_parts(scenario, prediction.step, path_interval(prediction.critical_path)));
+}
+
+// Whether the forecasts of two steps have their errors in common.
+bool err_together(const Scenario& one, const Scenario& other) {
+  return one.model == other.model && one.cluster.gpu == other.cluster.gpu && one.framework == other.framework &&
+         one.kernel_calibration == other.kernel_calibration && one.network.calibration == other.network.calibration;
+}
+
+}  // namespace
+
+Interval step_difference(const Scenario& scenario, const Prediction& from, const Prediction& to) {
+  return step_difference(unexplained(scenario), from, to, 1);
+}
+
+StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other) {
+  const double steps = tokens_of_step(from.training) / tokens_of_step(to.training);
+  const Seconds longer = steps * other.step - one.step;
+  if (err_together(from, to)) {
+    Unexplained rest = unexplained(to);
+    if (from.plan == to.plan && from.training == to.training) rest.between = 0;
+    const Interval difference = step_difference(rest, one, other, steps);
+    return {one.step, steps, longer, difference.low, difference.high};
+  }
+  const Interval before = step_interval(from, one), after = step_interval(to, other);
+  const double below = std::hypot(steps * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
+  const double above = std::hypot(steps * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
+  return {one.step, steps, longer, longer - below * units::s, longer + above * units::s};
+}
+
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {
+  NS_TRY(const Session before, Session::make(from));
+  NS_TRY(const Prediction one, predict(from, before));
+  NS_TRY(const Prediction other, predict(to, session));
+  return compare(from, one, to, other);
 }
 
 }  // namespace ns_dist

@@ -8,13 +8,13 @@
 #include <set>
 #include <thread>
 
-#include "advice.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "ns_dist/training_clock.h"
+#include "step_times.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
 
