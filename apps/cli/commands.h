@@ -49,7 +49,7 @@ inline constexpr std::array<Command, 14> kCommands = {{
     {"collectives", "how long does this collective take on this cluster? one, or a CSV of them", collectives_command},
     {"calibrate", "a correction for your GPU or cluster from a few measurements", calibrate_command},
     {"fit", "weights of the kernel and network models from measurements", fit_command},
-    {"list", "gpus, models, clusters, fabrics, frameworks, schedules, algorithms, operators", list_command},
+    {"list", "gpus, models, clusters, fabrics, frameworks, runs, schedules, algorithms, operators", list_command},
     {"validate", "how far off are our forecasts of steps, kernels and collectives that others measured?",
      validate_command},
     {"version", "which build is this?", version_command},

@@ -52,12 +52,13 @@ struct Listing {
   std::optional<CatalogKind> kind = {};  // of its files
 };
 
-constexpr std::array<Listing, 10> kListings = {{
+constexpr std::array<Listing, 11> kListings = {{
     {"gpus", "what --gpu may name", entries<CatalogKind::kGpu>, CatalogKind::kGpu},
     {"models", "what --model may name", entries<CatalogKind::kModel>, CatalogKind::kModel},
     {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>, CatalogKind::kCluster},
     {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>, CatalogKind::kFabric},
     {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>, CatalogKind::kFramework},
+    {"runs", "measured steps that ns-dist validate --runs may name", entries<CatalogKind::kRuns>, CatalogKind::kRuns},
     {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run",
      [] { return Result<std::vector<ListRow>>(rows_from(network_algorithms())); }},
@@ -84,7 +85,7 @@ std::string rendered(const std::vector<ListRow>& rows, bool json) {
 int print_file(const Listing& listing, const std::string& id) {
   if (!listing.kind) {
     return report_error({ErrorCode::kUsage, fmt::format("\"{}\" has no file", id), "list",
-                         "an id of gpus, models, clusters, fabrics or frameworks"});
+                         "an id of gpus, models, clusters, fabrics, frameworks or runs"});
   }
   auto text = Catalog::standard().text(*listing.kind, id);
   if (!text) {
@@ -109,7 +110,8 @@ int list_command(int argc, const char* const* argv) {
   std::optional<std::string> what, id;
   bool json = false;
   app.add_option("what", what, fmt::format("{}", fmt::join(names, ", ")))->type_name("");
-  app.add_option("id", id, "of gpus, models, clusters, fabrics, frameworks: print its file, for a copy of your own")
+  app.add_option("id", id,
+                 "of gpus, models, clusters, fabrics, frameworks, runs: print its file, for a copy of your own")
       ->type_name("");
   app.add_flag("--json", json, "print a JSON array of {id, text}");
   if (const auto done = parse(app, argc, argv)) return *done;

@@ -82,6 +82,13 @@ Result<std::vector<ListRow>> frameworks(const Catalog& catalog) {
   });
 }
 
+Result<std::vector<ListRow>> runs(const Catalog& catalog) {
+  return rows_of(catalog, CatalogKind::kRuns, [&](const std::string& id) -> Result<std::string> {
+    NS_TRY(const PublishedRuns published, catalog.runs(id));
+    return fmt::format("{} steps", published.runs.size());
+  });
+}
+
 }  // namespace
 
 Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind kind) {
@@ -97,7 +104,7 @@ Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind 
     case CatalogKind::kFramework:
       return frameworks(catalog);
     case CatalogKind::kRuns:
-      break;
+      return runs(catalog);
   }
   return std::vector<ListRow>();
 }

@@ -16,8 +16,8 @@ struct ListRow {
   friend bool operator==(const ListRow&, const ListRow&) = default;
 };
 
-inline constexpr std::array kListedKinds = {CatalogKind::kGpu, CatalogKind::kModel, CatalogKind::kCluster,
-                                            CatalogKind::kFabric, CatalogKind::kFramework};
+inline constexpr std::array kListedKinds = {CatalogKind::kGpu,    CatalogKind::kModel,     CatalogKind::kCluster,
+                                            CatalogKind::kFabric, CatalogKind::kFramework, CatalogKind::kRuns};
 
 // Reads every file of the kind. Errors: those of a file.
 Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind kind);

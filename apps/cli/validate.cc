@@ -270,7 +270,7 @@ int validate_command(int argc, const char* const* argv) {
   app.add_option("--data", request.data, "folder of measured data; runs, plans: a JSON file of published runs")
       ->type_name("DIR|FILE");
   app.add_option("--runs", request.of.runs,
-                 "publications: names in configs/runs, or JSON files [all that are built in]")
+                 "publications: ids of ns-dist list runs, or JSON files [all that are built in]")
       ->type_name("ID|FILE");
   app.add_option("--publication", request.of.titles,
                  "runs of --data, plans: only publications whose title holds TEXT [all]")

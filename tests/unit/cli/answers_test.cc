@@ -526,7 +526,8 @@ TEST(Answers, AFileOfTheCatalogIsPrintedForACopy) {
                                  {"models", "llama3-8b"},
                                  {"clusters", "dgx-h100"},
                                  {"fabrics", "ib-ndr"},
-                                 {"frameworks", "nemo"}}) {
+                                 {"frameworks", "nemo"},
+                                 {"runs", "zero-bubble-2024"}}) {
     const CommandResult file = run(std::string("list ") + what + " " + id);
     EXPECT_EQ(file.code, 0) << file.err;
     EXPECT_TRUE(json::accept(file.out)) << what;
@@ -535,6 +536,9 @@ TEST(Answers, AFileOfTheCatalogIsPrintedForACopy) {
   EXPECT_EQ(run("--model gpt2 --gpu mine.json --json").code, 0);
   EXPECT_EQ(json::parse(run("--model gpt2 --gpu mine.json --json").out)["step_time_s"],
             json::parse(run("--model gpt2 --gpu h100 --json").out)["step_time_s"]);
+  ASSERT_EQ(run("list runs korthikanti-2022 > runs.json").code, 0);
+  EXPECT_EQ(json::parse(run("validate --runs runs.json --json").out)["suites"][0]["tables"],
+            json::parse(run("validate --runs korthikanti-2022 --json").out)["suites"][0]["tables"]);
   EXPECT_THAT(run("list gpus h1000").err, HasSubstr("list gpus: unknown GPU \"h1000\""));
   EXPECT_THAT(run("list schedules 1f1b").err, HasSubstr("\"1f1b\" has no file"));
 }
