@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "arguments.h"
+#include "ns_dist/files.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/training_clock.h"
 
