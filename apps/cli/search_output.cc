@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "evidence.h"
 #include "ns_dist/energy.h"
 #include "report_text.h"
 #include "tables.h"
@@ -86,6 +87,12 @@ std::string dated(const Prices& prices) {
 }
 
 std::string of_what(const SearchGoals& goals) { return goals.tokens ? "" : " for 1e12 tokens"; }
+
+// A line on how far off the forecasts of steps like it were; "" without any.
+std::string evidence_text(const Scenario& scenario) {
+  const std::string line = evidence_line(evidence_for(scenario), scenario);
+  return line.empty() ? "" : fmt::format("  {}\n", line);
+}
 
 // Of a training that is in time by the middle of its interval.
 std::string not_certain(const TrainingTime& time, const SearchGoals& goals) {
@@ -250,6 +257,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
     page += fmt::format("\n{}\n", style.bold(joined(answer.why)));
     page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
                         duration_text(report.step_low), duration_text(report.step_high), behind_text(answer));
+    if (&answer == &result.answers.front()) page += evidence_text(report.scenario);
     constexpr double kOften = 1.1;  // of long contexts: attention that is masked is a large part of the count
     const bool masked = report.mfu > kOften * report.mfu_causal;
     page += fmt::format("  MFU {:.1f} %{}, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
@@ -431,6 +439,7 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
   };
   show(best.fastest, "The fastest");
   if (best.fastest != nullptr) {
+    page += evidence_text(fastest_of(*best.fastest)->report.scenario);
     page += first_warning(fastest_of(*best.fastest)->report);
     add_sensitivity(page, *best.fastest, style);
   }
