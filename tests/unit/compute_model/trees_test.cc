@@ -77,6 +77,21 @@ TEST(Trees, ConstantRowsAskNothing) {
   EXPECT_TRUE(trees.parts().nodes.size() <= trees.size());
 }
 
+// Where all targets are equal, two leaves explain less than one: each is shrunk for itself.
+TEST(Trees, WhatExplainsNothingIsNotAsked) {
+  TrainingRows rows;
+  rows.width = 1;
+  for (int i = 0; i < 100; ++i) {
+    rows.features.push_back(static_cast<float>(i));
+    rows.targets.push_back(0.3F), rows.weights.push_back(1);
+  }
+  TreeOptions options;
+  options.trees = 1;
+  options.rate = options.row_share = options.huber = 1;
+  const Trees trees = grow_trees(rows, options);
+  for (const double at : {0.0, 3.0, 50.0, 99.0}) EXPECT_NEAR(trees.evaluate(&at), 0.3 * 100 / 103, 1e-4) << at;
+}
+
 std::vector<PlainTree> ten_trees() {
   std::vector<PlainTree> trees = {{{0, 1, -1, -1, -1}, {0.F, 3.F, 10.F, 20.F, 30.F}}};
   for (int t = 0; t < 9; ++t) {  // more than are walked at once
