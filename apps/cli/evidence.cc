@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "html.h"
 #include "ns_dist/catalog.h"
@@ -25,9 +26,14 @@ std::string evidence_line(std::span<const RunCheck> evidence, const Scenario& sc
   const auto inside = std::ranges::count_if(evidence, &RunCheck::inside);
   const bool on_gpu =
       std::ranges::any_of(evidence, [&](const RunCheck& check) { return check.gpu == scenario.cluster.gpu.id; });
+  const std::string_view which = on_gpu ? "" : ", on other GPUs,";
+  if (evidence.size() == 1) {
+    return fmt::format("the measured step most like it{} was forecast {:+.1f} % off, {} its interval", which,
+                       100 * least.error(), inside == 1 ? "inside" : "outside");
+  }
   return fmt::format(
       "the {} measured steps most like it{} were forecast {:+.1f} to {:+.1f} % off, {} in their interval",
-      evidence.size(), on_gpu ? "" : ", on other GPUs,", 100 * least.error(), 100 * most.error(), inside);
+      evidence.size(), which, 100 * least.error(), 100 * most.error(), inside);
 }
 
 std::vector<ExplanationStep> evidence_steps(std::span<const RunCheck> evidence) {

@@ -189,7 +189,7 @@ std::string accuracy_section(const Report& report, std::span<const RunCheck> evi
   std::string text;
   if (std::string line = evidence_line(evidence, scenario); !line.empty()) {
     line.front() = 'T';
-    text += fmt::format("<p>Of steps that others measured, {}.</p>\n", line);
+    text += fmt::format("<p>{}.</p>\n", line);
     text += table(
         "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
         "class=\"number\">error</th><th>90 % interval</th>",
@@ -202,7 +202,7 @@ std::string accuracy_section(const Report& report, std::span<const RunCheck> evi
     text += fmt::format("<p>No measured step of {} was compared with its forecast, so the interval is wider.</p>\n",
                         html(scenario.framework));
   }
-  text += "<p class=\"soft\">All published steps: <code>ns-dist validate</code>.</p>\n";
+  text += "<p class=\"soft\">Some constants of a step were chosen on such runs. All runs: <code>ns-dist validate</code>.</p>\n";
   return section("How far off are such forecasts?", text);
 }
 
