@@ -202,7 +202,9 @@ std::string accuracy_section(const Report& report, std::span<const RunCheck> evi
     text += fmt::format("<p>No measured step of {} was compared with its forecast, so the interval is wider.</p>\n",
                         html(scenario.framework));
   }
-  text += "<p class=\"soft\">Some constants of a step were chosen on such runs. All runs: <code>ns-dist validate</code>.</p>\n";
+  text +=
+      "<p class=\"soft\">Some constants of a step were chosen on such runs. All runs: <code>ns-dist "
+      "validate</code>.</p>\n";
   return section("How far off are such forecasts?", text);
 }
 
