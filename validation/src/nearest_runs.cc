@@ -24,7 +24,7 @@ struct Traits {
   Precision precision = Precision::kBf16;
   Recompute recompute = Recompute::kNone;
   bool shards_weights = false;
-  double parameters = 0, gpus = 1, batch = 1, sequence = 0, tp = 1, pp = 1, cp = 1, ep = 1;
+  double parameters = 0, layers = 1, gpus = 1, batch = 1, sequence = 0, tp = 1, pp = 1, cp = 1, ep = 1;
 };
 
 // How unlike: 4 is another generation of GPUs, 1 another framework, or 8 bits for 16. Chosen, not fitted: it decides
@@ -51,6 +51,8 @@ void describe(Traits& traits, const Model& model) {
   traits.model = model.id;
   traits.experts = model.moe.has_value();
   traits.parameters = model_parameters(model).total();
+  traits.layers = static_cast<double>(model.layers);
+  traits.sequence = static_cast<double>(model.sequence);
 }
 
 void describe(Traits& traits, const Gpu& gpu) {
@@ -88,8 +90,7 @@ class Reader {
   std::optional<Traits> traits_of(const PublishedRun& run) {
     const Traits* model = known(models_, run.model, [&](Traits& traits) {
       const auto found = catalog_.model(run.model);
-      if (found) describe(traits, *found), traits.sequence = static_cast<double>(found->sequence);
-      if (found) layers_[run.model] = static_cast<double>(found->layers);
+      if (found) describe(traits, *found);
       return found.has_value();
     });
     const bool of_gpu = !run.gpu.empty();
@@ -125,9 +126,9 @@ class Reader {
       if (field == "training/global_batch") number(traits.batch);
       if (field == "plan/schedule") traits.schedule = each.text;
       if (field == "training/layers") {
-        double layers = layers_[run.model];
-        number(layers);
-        traits.parameters *= layers / layers_[run.model];
+        const double all = traits.layers;
+        number(traits.layers);
+        traits.parameters *= traits.layers / all;
       }
       if (field == "plan/zero") traits.shards_weights = each.text == field_text(ZeroStage::kParameters);
       if (field == "plan/recompute") {
@@ -155,7 +156,6 @@ class Reader {
 
   const Catalog& catalog_;
   std::map<std::string, std::optional<Traits>> models_, gpus_;
-  std::map<std::string, double> layers_;  // by model
 };
 
 }  // namespace

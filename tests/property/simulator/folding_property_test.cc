@@ -36,17 +36,26 @@ std::int64_t below(std::int64_t end) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(0, end));
 }
 
-Question any_question() {
+Question a_small_question() {
   Question q;
+  q.model.id = q.model.name = "any";
+  q.model.layers = 1;
+  q.model.hidden = 256;
+  q.model.heads = q.model.kv_heads = 8;
+  q.model.head_dim = 32;
+  q.model.ffn = 1024;
+  q.model.vocabulary = 1024;
+  q.model.sequence = 128;
+  q.plan.zero = ZeroStage::kNone;
+  q.training.micro_batch = 1;
+  q.training.sequence = 128;
+  return q;
+}
+
+Question any_question() {
+  Question q = a_small_question();
   Model& model = q.model;
-  model.id = model.name = "any";
   model.layers = 1 + below(32);
-  model.hidden = 256;
-  model.heads = model.kv_heads = 8;
-  model.head_dim = 32;
-  model.ffn = 1024;
-  model.vocabulary = 1024;
-  model.sequence = 128;
   model.tied_embeddings = *rc::gen::arbitrary<bool>();
   model.dropout = *rc::gen::arbitrary<bool>();
   if (*rc::gen::inRange(0, 4) == 0) {
@@ -108,8 +117,6 @@ Question any_question() {
   plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
   plan.overlap_param_gather = *rc::gen::arbitrary<bool>();
   plan.overlap_p2p = *rc::gen::arbitrary<bool>();
-  q.training.micro_batch = 1;
-  q.training.sequence = 128;
   q.training.global_batch = plan.dp * (1 + below(80));
   if (*rc::gen::inRange(0, 3) == 0) plan.pipeline_layout = any_layout(model, plan, q.training.mtp, below);
   q.seed = *rc::gen::arbitrary<std::uint32_t>();
@@ -252,22 +259,6 @@ void compare_any(bool shares) {
 
 RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereOverlappingWorkShares, ()) { compare_any(true); }
 RC_GTEST_PROP(Folding, IsTheUnfoldedStepWhereNothingShares, ()) { compare_any(false); }
-
-Question a_small_question() {
-  Question q;
-  q.model.id = q.model.name = "any";
-  q.model.layers = 1;
-  q.model.hidden = 256;
-  q.model.heads = q.model.kv_heads = 8;
-  q.model.head_dim = 32;
-  q.model.ffn = 1024;
-  q.model.vocabulary = 1024;
-  q.model.sequence = 128;
-  q.plan.zero = ZeroStage::kNone;
-  q.training.micro_batch = 1;
-  q.training.sequence = 128;
-  return q;
-}
 
 // A run under way at the end of a folded period goes on, in the copies, as the one that was under way when the period
 // began; what sharing made of its first kernels is its own.
