@@ -205,8 +205,10 @@ struct ns_dist_session {
     NS_TRY(const std::vector<Assignment> attributes, read_list(asked.attributes, "num_ops=1000000"));
     std::string key = fmt::format("{}", asked.ranks);
     for (const Assignment& each : attributes) key += fmt::format("\n{}={}", each.field, each.text);
-    const bool told = std::any_of(attributes.begin(), attributes.end(),
-                                  [](const Assignment& each) { return each.field == "ns_dist_op"; });
+    // Names and shapes count where ns_dist_op does not tell the operator.
+    const bool told = std::any_of(attributes.begin(), attributes.end(), [](const Assignment& each) {
+      return each.field == "ns_dist_op" && operator_from_spec(each.text);
+    });
     for (const char* text : {asked.name, asked.input_values, asked.input_shapes, asked.input_types}) {
       if (!told) key += fmt::format("\n{}", text_of(text));
     }

@@ -243,7 +243,7 @@ std::vector<std::string> inputs_of(const WorkFlags& flags) {
   for (const auto& [field, text] : flags.texts) {
     if (text) all.push_back(*text);
   }
-  if (flags.from) all.push_back(flags.from->substr(0, flags.from->rfind('#')));
+  if (flags.from) all.push_back(exists(*flags.from) ? *flags.from : flags.from->substr(0, flags.from->rfind('#')));
   return all;
 }
 

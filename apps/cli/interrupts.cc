@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <ctime>
+#include <system_error>
 #include <thread>
 
 #include "ns_dist/files.h"
@@ -54,7 +55,11 @@ void watch_signals() {
     if (now.sa_handler != SIG_IGN) sigaddset(&signals, signal);  // nohup, and jobs in the background, ignore some
   }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::thread(wait_for, signals).detach();
+  try {
+    std::thread(wait_for, signals).detach();
+  } catch (const std::system_error&) {  // no more threads: a signal ends the command as it always does
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  }
 }
 
 const std::atomic<bool>& stop_at_interrupt() {

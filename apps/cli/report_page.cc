@@ -81,7 +81,9 @@ std::string answer(const Report& report) {
   text += tile("MFU " + percent(report.mfu), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
                                                          "without what a causal mask hides",
                                                          percent(report.mfu_causal)));
-  text += tile("HFU " + percent(report.hfu), "counting recomputed operations, too");
+  text += tile("HFU " + percent(report.hfu),
+               fmt::format("counting recomputed operations, too; {} without what a causal mask hides",
+                           percent(report.hfu_causal)));
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
   if (report.energy) {
     text += tile(energy_text(report.energy->step) + " at most",

@@ -375,7 +375,10 @@ int search_command(int argc, const char* const* argv) {
   const Catalog catalog = Catalog::standard();
   Searcher searcher(catalog, job.options, job.flags.sensitivity, job.goals.gpu_spread);
   if (auto searched = search_machines(job, catalog, searcher); !searched) return report_error(searched.error());
-  return leads ? write_answers(job, catalog, std::move(searcher).take()) : kAnswered;
+  if (!leads) return kAnswered;
+  std::vector<SearchCase> cases = std::move(searcher).take();
+  if (auto compared = compare_costs(cases, job.goals); !compared) return report_error(compared.error());
+  return write_answers(job, catalog, std::move(cases));
 }
 
 }  // namespace ns_dist::cli

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 
 #include "ns_dist/energy.h"
+#include "ns_dist/simulator.h"
 
 namespace ns_dist::cli {
 
@@ -158,6 +162,35 @@ BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals
     if (in_budget(each, goals) && precedes(best.most_gpus_in_budget, false)) best.most_gpus_in_budget = &each;
   }
   return best;
+}
+
+Result<void> compare_costs(std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  constexpr double kMostTimes = 1.5;
+  struct Cheapest {
+    const SearchCase* found;
+    double cost;
+  };
+  std::map<std::string, Cheapest> cheapest;  // of each model
+  for (const SearchCase& each : cases) {
+    const auto cost = cost_of(each, goals);
+    if (!cost || !std::isfinite(*cost)) continue;
+    const auto [known, is_first] = cheapest.try_emplace(each.base.model.id, Cheapest{&each, *cost});
+    if (!is_first && *cost < known->second.cost) known->second = {&each, *cost};
+  }
+  for (SearchCase& each : cases) {
+    const auto cost = cost_of(each, goals);
+    const auto known = cheapest.find(each.base.model.id);
+    if (!cost || known == cheapest.end() || &each == known->second.found) continue;
+    const double times = *cost / known->second.cost;
+    if (!(times <= kMostTimes)) continue;
+    const Report &least = fastest_of(*known->second.found)->report, &report = fastest_of(each)->report;
+    NS_TRY(const Session session, Session::make(report.scenario));
+    // A second of a step here costs as much as so many there.
+    const double weight = times * report.tokens_per_second / least.tokens_per_second;
+    NS_TRY(const StepDifference behind, compare(least.scenario, report.scenario, session, weight));
+    each.cost_behind = CostBehind{times - 1, behind.share(behind.low), behind.share(behind.high)};
+  }
+  return {};
 }
 
 std::vector<const SearchAnswer*> ranked_answers(const std::vector<SearchCase>& cases, const SearchGoals& goals) {

@@ -15,13 +15,19 @@
 
 namespace ns_dist::cli {
 
+// How much more a case costs than the cheapest one of its model, as a share of that one's cost, with a 90 % interval.
+struct CostBehind {
+  double more = 0, low = 0, high = 0;
+};
+
 // One machine that was searched.
 struct SearchCase {
   Scenario base;  // its model, machine and training
   std::int64_t gpus = 0;
   SearchResult result;
-  std::vector<Sensitivity> sensitivity;  // of the first answer, where asked for
-  std::string advice = {};               // on another number of GPUs
+  std::vector<Sensitivity> sensitivity;        // of the first answer, where asked for
+  std::string advice = {};                     // on another number of GPUs
+  std::optional<CostBehind> cost_behind = {};  // of its fastest plan, where it costs not much more than the cheapest
 };
 
 // What the best plan is best in.
@@ -88,6 +94,10 @@ struct BestCases {
                    *most_gpus_in_budget = nullptr;
 };
 BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals);
+
+// Fills `cost_behind` of the cases that cost at most half as much again as the cheapest one of their model. Forecast
+// by one model each, two machines of one GPU err together. Errors: those of the forecasts.
+Result<void> compare_costs(std::vector<SearchCase>& cases, const SearchGoals& goals);
 
 // The answers of all cases, best by the objective first; those in time and within the budget come before others.
 std::vector<const SearchAnswer*> ranked_answers(const std::vector<SearchCase>& cases, const SearchGoals& goals);

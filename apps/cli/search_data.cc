@@ -98,6 +98,11 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
       row["surely_in_time"] = surely_in_time(each, goals);
     }
     if (const auto cost = cost_of(each, goals)) row["cost"] = *cost;
+    if (each.cost_behind) {
+      row["cost_behind"] = each.cost_behind->more;
+      row["cost_behind_low"] = each.cost_behind->low;
+      row["cost_behind_high"] = each.cost_behind->high;
+    }
     if (goals.budget) row["in_budget"] = in_budget(each, goals);
     if (const auto energy = energy_of(each, goals)) row["kwh_at_most"] = *energy / kKilowattHour;
   }

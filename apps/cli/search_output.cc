@@ -174,6 +174,8 @@ std::string plan_text(const ParallelPlan& plan) {
   if (plan.cp > 1) text += fmt::format(" cp {}", plan.cp);
   if (plan.ep > 1) text += fmt::format(" ep {}", plan.ep);
   if (plan.vpp > 1) text += fmt::format(" vpp {}", plan.vpp);
+  if (plan.zero != ParallelPlan().zero) text += fmt::format(" zero {}", enumerator_name(plan.zero));
+  if (plan.recompute != Recompute::kNone) text += fmt::format(" recompute {}", field_text(recomputation_of(plan)));
   return text;
 }
 
@@ -418,6 +420,23 @@ std::string first_warning(const Report& report) {
                      others == 0 ? "" : fmt::format(" (and {} more: run the command above)", others));
 }
 
+// The cases that cost more than the cheapest one by the middle of the interval alone; "" without any.
+std::string as_cheap(const std::vector<SearchCase>& cases, const SearchCase& cheapest) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::string> texts;
+  for (const SearchCase& each : cases) {
+    if (!each.cost_behind || each.cost_behind->low > 0 || each.base.model.id != cheapest.base.model.id) continue;
+    texts.push_back(fmt::format("{} x {} {:+.1f} % ({:+.1f} to {:+.1f})", with_commas(each.gpus),
+                                each.base.cluster.gpu.id, 100 * each.cost_behind->more, 100 * each.cost_behind->low,
+                                100 * each.cost_behind->high));
+  }
+  if (texts.empty()) return "";
+  const std::size_t shown = std::min(texts.size(), kMost);
+  return fmt::format("  may cost no more: {}{}\n",
+                     fmt::join(texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                     shown < texts.size() ? fmt::format(" and {} more", texts.size() - shown) : "");
+}
+
 // The best cases below the table.
 std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const BestCases best = best_of(cases, goals);
@@ -444,6 +463,7 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
     add_sensitivity(page, *best.fastest, style);
   }
   show(best.cheapest, "The cheapest");
+  if (best.cheapest != nullptr) page += as_cheap(cases, *best.cheapest);
   if (best.cheapest_in_time != best.cheapest) show(best.cheapest_in_time, "The cheapest that is in time");
   if (goals.objective == Objective::kEnergy) show(best.least_energy, "The least energy");
   show(best.fewest_gpus_in_time, "The fewest GPUs of these that are in time");

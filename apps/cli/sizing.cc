@@ -326,11 +326,14 @@ std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, co
                        const Catalog& catalog) {
   const auto sizes = Sizes::make(request, catalog);
   const std::int64_t gpus = found.gpus, rounder = 4 * (gpus & -gpus);
-  if (!sizes || gpus < sizes->unit() || sizes->has_whole_replicas(gpus)) return "";
+  const std::int64_t node = found.base.cluster.gpus_per_node();
+  const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)));
+  if (!sizes || gpus < sizes->unit() || (node == even && sizes->has_whole_replicas(gpus))) return "";
   // The next one that shares the batch evenly, the next that can be halved more often, and the next power of two.
   std::vector<std::int64_t> fewer = sizes->between(gpus / 2 - 1, gpus);
   if (!fewer.empty()) fewer = {fewer.back()};
   fewer.push_back(gpus / rounder * rounder);
+  if (gpus % node == 0 && node != even) fewer.push_back(gpus / node * even);  // 64 of each 72
   fewer.push_back(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(gpus - 1))));
   std::sort(fewer.rbegin(), fewer.rend());
   fewer.erase(std::unique(fewer.begin(), fewer.end()), fewer.end());

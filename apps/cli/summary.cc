@@ -101,8 +101,10 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   if (!evidence.empty()) page.fact("", "{}", evidence);
   page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
             rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
-  page.fact("utilization", "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} %, {:.0f} TFLOP/s on each GPU",
-            100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, report.model_flops_per_second / 1e12);
+  page.fact("utilization",
+            "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} % ({:.1f} %), {:.0f} TFLOP/s on each GPU",
+            100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
+            report.model_flops_per_second / 1e12);
   if (report.energy) {
     page.fact("energy", "at most {} a step, {} for 1e12 tokens: each GPU at {:.0f} W, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),

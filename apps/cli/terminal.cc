@@ -48,10 +48,18 @@ std::string with_flags(std::string_view text) {
   constexpr std::string_view kNameLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/.#-";  // a longer name or a path is no field
   std::string result;
+  const auto keep = [&](std::size_t count) {
+    result += text.substr(0, count);
+    text.remove_prefix(std::min(count, text.size()));
+  };
   while (!text.empty()) {
-    const std::size_t start = std::min(text.find_first_of(kNameLetters), text.size());
-    result += text.substr(0, start);
-    text.remove_prefix(start);
+    if (text.front() == '"') {  // what the user wrote stays as it is
+      const std::size_t end = text.find('"', 1);
+      keep(end == std::string_view::npos ? 1 : end + 1);
+      continue;
+    }
+    keep(std::min({text.find_first_of(kNameLetters), text.find('"'), text.size()}));
+    if (text.empty() || text.front() == '"') continue;
     std::string_view name = text.substr(0, text.find_first_not_of(kNameLetters));
     while (name.size() > 1 && name.ends_with('.')) name.remove_suffix(1);
     const bool assigned = text.substr(name.size()).starts_with('=');

@@ -31,7 +31,8 @@ struct SuiteRequest {
   std::string rows;                 // which runs of a file, as RunRows names them; empty: those that it recommends
   std::string calibration, kernel_calibration;  // files, of the machine of the runs; empty: none
   unsigned threads = 1;
-  bool refit = false;  // leave each GPU out in turn
+  bool refit = false;         // leave each GPU out in turn
+  bool among_others = false;  // --data is of other suites, too
 };
 
 // A file of published runs, or those of a folder in the order of their names; none where the folder holds other data.
@@ -93,7 +94,7 @@ Result<SuiteReports> validate_runs(const SuiteRequest& request) {
   NS_TRY(const ScenarioSpec with, corrections(request));
   if (request.data.empty()) return built_in_runs(request, catalog, with);
   NS_TRY(const std::vector<std::filesystem::path> collections, run_collections(request.data));
-  if (collections.empty()) return built_in_runs(request, catalog, with);
+  if (collections.empty() && request.among_others) return built_in_runs(request, catalog, with);
   RunSuiteOptions options{request.titles, with, request.refit, RunRows::kRecommended};
   if (!request.rows.empty()) {
     const auto rows = enumerator_from_name<RunRows>(request.rows);
@@ -201,10 +202,22 @@ std::string folder_above(const std::filesystem::path& data) {
   return "";
 }
 
+// The suites that a folder of measured data is for; otherwise published runs.
+std::vector<std::string> suites_of(const std::filesystem::path& data) {
+  std::vector<std::string> suites;
+  std::error_code failed;
+  for (const auto& [folder, suite] :
+       {std::pair("kernels", "kernels"), std::pair("models_fp32", "models"), std::pair("collectives", "collectives")}) {
+    if (!data.empty() && std::filesystem::is_directory(data / folder, failed)) suites.emplace_back(suite);
+  }
+  return suites.empty() ? std::vector<std::string>{"runs"} : suites;
+}
+
 Result<int> answer(ValidateRequest& request) {
   request.of.data = request.data;
   NS_TRY(request.of.threads, read_threads(request.threads));
-  if (request.suites.empty()) request.suites = {"runs"};
+  if (request.suites.empty()) request.suites = suites_of(request.data);
+  request.of.among_others = request.suites.size() > 1;
   std::vector<const Suite*> wanted;
   for (const std::string& name : request.suites) {
     const auto found = std::find_if(kSuites.begin(), kSuites.end(), [&](const Suite& s) { return s.name == name; });
@@ -224,6 +237,10 @@ Result<int> answer(ValidateRequest& request) {
   if (!request.of.rows.empty() && (!runs_alone || request.data.empty())) {
     return fail({ErrorCode::kUsage, "only published runs of a file have rows to choose", "--rows",
                  "--suite runs with --data FILE", "add --data FILE, or leave it out"});
+  }
+  if (!request.of.titles.empty() && request.data.empty()) {
+    return fail({ErrorCode::kUsage, "only publications of a file are chosen by their titles", "--publication",
+                 "--suite runs or plans with --data FILE", "write --runs ID: ns-dist list runs"});
   }
   for (const auto& [flag, text] : {std::pair("--kernel-calibration", &request.of.kernel_calibration),
                                    std::pair("--calibration", &request.of.calibration)}) {
@@ -266,7 +283,8 @@ int validate_command(int argc, const char* const* argv) {
   std::string suites;
   for (const Suite& suite : kSuites)
     suites += fmt::format("{}{}: {}", suites.empty() ? "" : "; ", suite.name, suite.summary);
-  app.add_option("--suite", request.suites, suites + " [runs]")->type_name("NAME");
+  app.add_option("--suite", request.suites, suites + " [runs; with a folder of --data those that it is for]")
+      ->type_name("NAME");
   app.add_option("--data", request.data, "folder of measured data; runs, plans: a JSON file of published runs")
       ->type_name("DIR|FILE");
   app.add_option("--runs", request.of.runs,

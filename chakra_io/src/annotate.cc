@@ -227,7 +227,7 @@ class Annotation {
     if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
       kernel.as = static_cast<std::uint64_t>(*as);
     }
-    kernel.lane = static_cast<std::int64_t>(std::clamp(number_at(node, "tid").value_or(0), -1e9, 1e9));
+    kernel.lane = stream_at(node).value_or(0);
     if (!node.data_deps.empty()) kernel.launcher = node.data_deps.front();
     if (!work_is_time(node)) {
       kernel.flops = number_at(node, "num_ops").value_or(0);

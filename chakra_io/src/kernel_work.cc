@@ -25,6 +25,12 @@ std::optional<double> number_at(const TraceNode& node, std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<std::int64_t> stream_at(const TraceNode& node) {
+  const std::optional<double> number = number_at(node, "tid");
+  if (!number || std::isnan(*number)) return std::nullopt;
+  return static_cast<std::int64_t>(std::clamp(*number, -1e15, 1e15));
+}
+
 std::string text_at(const TraceNode& node, std::string_view name) {
   const TraceValue* value = node.attribute(name);
   const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);

@@ -12,6 +12,8 @@ namespace ns_dist::chakra {
 
 // A number of any type; nothing where it is missing or none.
 std::optional<double> number_at(const TraceNode& node, std::string_view name);
+// The stream of a kernel ("tid"), from -1e15 to 1e15; nothing where the node names none.
+std::optional<std::int64_t> stream_at(const TraceNode& node);
 // Empty where it is missing or no text.
 std::string text_at(const TraceNode& node, std::string_view name);
 

@@ -198,9 +198,8 @@ class Repair {
     out.becomes_cpu = not_run || (collective && cpu);
     report_.not_run += not_run ? 1 : 0;
     report_.cpu_collectives += collective && cpu ? 1 : 0;
-    const std::optional<double> stream = number_at(node, "tid");
-    if (!cpu && stream && (collective || node.type == TraceNodeType::kCompute)) {
-      out.stream = static_cast<std::int64_t>(std::clamp(*stream, -1e15, 1e15));
+    if (!cpu && (collective || node.type == TraceNodeType::kCompute)) {
+      if (const auto stream = stream_at(node)) out.stream = *stream;
     }
     place_.try_emplace(out.id, nodes_.size());
     nodes_.push_back(std::move(out));

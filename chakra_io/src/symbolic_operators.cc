@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include "kernel_work.h"
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -80,7 +80,7 @@ std::optional<Gemm> product(const SymbolicNode& node, const SymbolicSizes& sizes
 std::optional<SymbolicTensor> tensor_at(const std::vector<std::string>& list, std::size_t i) {
   const std::size_t version = list[i].rfind('@');
   if (version == std::string::npos || version + 2 >= list[i].size()) return std::nullopt;
-  const double elements = std::strtod(list[i + 1].c_str(), nullptr);
+  const double elements = number_from<double>(list[i + 1]).value_or(0);
   return SymbolicTensor{list[i].substr(version + 2), elements > 0 && elements < kMostElements ? elements : 0};
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 
 #include "weights_file.h"
 
@@ -55,7 +54,7 @@ bool AnalyticModel::is_off_tensor_units(const Operator& op) const {
   if (gemm == nullptr || gemm->batch == 1) return false;
   // cuBLAS for Hopper and later was seen to fall back to tensor units of before (odd_rows_seconds).
   constexpr double kHopper = 9;  // compute capability
-  if (std::strtod(machine_.gpu.compute_capability.c_str(), nullptr) >= kHopper) return false;
+  if (capability_of(machine_.gpu) >= kHopper) return false;
   const std::int64_t line = 8;  // elements of 2 bytes
   const auto rows = rows_of_matrices(*gemm);
   return std::any_of(rows.begin(), rows.end(), [&](std::int64_t row) { return row % line != 0; });

@@ -184,7 +184,8 @@ CalibrationChoice calibration_for(const KernelCalibration& calibration, const Op
   for (const FamilyCalibration& f : calibration.families) {
     if (f.family == family && f.dtype == op.dtype) return {&f, true};
     if (f.family != "gemm") continue;
-    if (products == nullptr || f.dtype == op.dtype || f.dtype == DType::kBf16) products = &f;
+    const auto suits = [&op](DType dtype) { return dtype == op.dtype ? 2 : dtype == DType::kBf16 ? 1 : 0; };
+    if (products == nullptr || suits(f.dtype) > suits(products->dtype)) products = &f;
   }
   return {on_matrix_units(op) ? products : nullptr, false};
 }

@@ -65,7 +65,7 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
     return std::array<double, 4>{std::log2(ceiling / peak), std::log2(peak / m.sms / clock),
                                  std::log2(m.bandwidth / ceiling), std::log2(std::max(m.l2, 1.0) / m.sms)};
   };
-  const auto generation = [](const Machine& m) { return std::strtod(m.gpu.compute_capability.c_str(), nullptr); };
+  const auto generation = [](const Machine& m) { return capability_of(m.gpu); };
   const std::array<double, 4> mine = ratios(machine);
   std::optional<Neighbor> nearest;
   double least = 0;

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <string_view>
 #include <utility>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 namespace {
@@ -234,12 +235,14 @@ PoweredTime Machine::powered(double compute, double memory, double flops, double
   return {overlap_of(compute / low, memory), low};
 }
 
+double capability_of(const Gpu& gpu) { return number_from<double>(gpu.compute_capability).value_or(0); }
+
 Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   Machine machine;
   machine.gpu = gpu;
   machine.mode = mode;
   machine.sms = gpu.sm_count;
-  const double capability = gpu.vendor == "nvidia" ? std::strtod(gpu.compute_capability.c_str(), nullptr) : 0;
+  const double capability = gpu.vendor == "nvidia" ? capability_of(gpu) : 0;
   machine.persistent_kernels = capability >= 9 && capability < 12;
   machine.tensor_memory = capability >= 10 && capability < 12;
   machine.resident_threads = resident_threads_of(gpu);

@@ -59,4 +59,7 @@ struct Machine {
 
 Result<Machine> make_machine(const Gpu& gpu, Mode mode);
 
+// NVIDIA's compute capability as a number, 9.0; 0 where the GPU has none.
+double capability_of(const Gpu& gpu);
+
 }  // namespace ns_dist

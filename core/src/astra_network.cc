@@ -115,7 +115,8 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
 
 std::int64_t astra_comm_size(const Collective& collective) {
   const bool gathers = collective.kind == CollectiveKind::kAllGather;
-  const double bytes = collective.size / units::B / (gathers ? static_cast<double>(collective.group.size()) : 1);
+  const double bytes = collective.imbalance * (collective.size / units::B) /
+                       (gathers ? static_cast<double>(collective.group.size()) : 1);
   return std::isfinite(bytes) ? static_cast<std::int64_t>(std::clamp(std::ceil(bytes), 1.0, 0x1p62)) : 1;
 }
 

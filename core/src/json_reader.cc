@@ -370,10 +370,12 @@ std::vector<std::int64_t> JsonReader::integers(std::string_view key, std::int64_
                                                Presence presence) {
   std::vector<std::int64_t> all;
   const std::vector<double> values = numbers(key, static_cast<double>(least), static_cast<double>(most), presence);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    all.push_back(static_cast<std::int64_t>(values[i]));
-    if (static_cast<double>(all.back()) == values[i]) continue;
-    note(fmt::format("{}/{}", key, i), fmt::format("{} is not a whole number", values[i]),
+  const nlohmann::ordered_json* given = find(key, Presence::kOptional);
+  for (const double value : values) {
+    all.push_back(static_cast<std::int64_t>(value));
+    if (static_cast<double>(all.back()) == value) continue;
+    const auto place = std::find(given->begin(), given->end(), nlohmann::ordered_json(value)) - given->begin();
+    note(fmt::format("{}/{}", key, place), fmt::format("{} is not a whole number", value),
          range_text(static_cast<double>(least), static_cast<double>(most)));
   }
   return all;

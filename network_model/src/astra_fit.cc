@@ -114,7 +114,8 @@ Result<AstraFit> fit_astra(const AstraSystem& system, std::span<const AstraTarge
                  "a plan whose ranks speak to each other", "leave the fit out"});
   }
   const Fit fit(system, std::move(goals), node);
-  const std::vector<double> start(2 * system.dimensions.size(), 0), end = fit.run();
+  const std::vector<double> start(2 * system.dimensions.size(), 0), found = fit.run();
+  const std::vector<double>& end = fit.error(found) < fit.error(start) ? found : start;
   AstraFit out{changed(system, end), fit.error(start), fit.error(end), 1};
   double answers = 0, times = 0;
   fit.visit(end, [&](const Goal& goal, double ns) {

@@ -23,11 +23,27 @@ using Int = std::int64_t;
 
 constexpr double kGib = 1073741824.0;  // bytes of what ASTRA-Sim calls GB
 
-Int truncated(double nanoseconds) { return static_cast<Int>(nanoseconds); }
+// Nine years in ns. What is as long, or as many bytes, is refused; sums of a few such terms do not overflow.
+constexpr Int kNineYears = Int{1} << 58;
+
+Int truncated(double nanoseconds) {
+  return nanoseconds < static_cast<double>(kNineYears) ? static_cast<Int>(nanoseconds) : kNineYears;
+}
+// At most kNineYears, of what is not negative.
+Int times(Int a, Int b) { return b > 0 && a > kNineYears / b ? kNineYears : a * b; }
 Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
 
 tl::unexpected<Error> no_form(const std::string& what) {
   return fail({ErrorCode::kInvalidInput, "no closed form is known for " + what, ""});
+}
+
+tl::unexpected<Error> too_long() {
+  return fail({ErrorCode::kInvalidInput, "a collective or message that takes more than nine years", "",
+               "fewer bytes, or links with more bandwidth"});
+}
+Result<Int> checked(Int nanoseconds) {
+  if (nanoseconds >= kNineYears) return too_long();
+  return nanoseconds;
 }
 
 // One dimension with everything that its formulas need.
@@ -50,7 +66,7 @@ struct Dimension {
     if (!system->congestion_aware) {
       return truncated(static_cast<double>(hops(distance)) * d->latency_ns + bytes / beta());
     }
-    return hops(distance) * truncated(d->latency_ns + bytes / beta());
+    return times(hops(distance), truncated(d->latency_ns + bytes / beta()));
   }
   // Three passes over local memory, two reads and a write.
   Int reduction(Int m) const {
@@ -69,14 +85,14 @@ Int Dimension::ring(CollectiveKind kind, Int c) const {
   const Int m = c / n(), e = delay;
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      return 2 * (n() - 1) * message(m) + (2 * (n() - 1) + 1) * e + (n() - 1) * reduction(m);
+      return times(2 * (n() - 1), message(m)) + times(2 * (n() - 1) + 1, e) + times(n() - 1, reduction(m));
     case CollectiveKind::kReduceScatter:
-      return (n() - 1) * message(m) + n() * e + (n() - 1) * reduction(m);
+      return times(n() - 1, message(m)) + times(n(), e) + times(n() - 1, reduction(m));
     case CollectiveKind::kAllGather:
-      return (n() - 1) * message(c) + n() * e;
+      return times(n() - 1, message(c)) + times(n(), e);
     default: {  // all-to-all, forwarded hop by hop along the logical ring
       const Int steps = n() * (n() - 1) / 2;
-      return steps * message(m) + (steps + 1) * e;
+      return times(steps, message(m)) + times(steps + 1, e);
     }
   }
 }
@@ -91,12 +107,12 @@ Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
   Int exchange = message(m, ring ? n() / 2 : 1);
   if (system->congestion_aware && d->topology == AstraTopology::kSwitch) {
     // The messages to all peers queue at the uplink.
-    exchange = (n() - 2) * serialization(m) + 2 * truncated(d->latency_ns + static_cast<double>(m) / beta());
+    exchange = times(n() - 2, serialization(m)) + 2 * truncated(d->latency_ns + static_cast<double>(m) / beta());
   }
   if (window > 0 && window < n() - 1) {
     if (system->congestion_aware || kind != CollectiveKind::kAllReduce) return no_form("direct exchange with a window");
     const Int rounds = 2 * ceil_div(n() - 1, window);
-    return rounds * exchange + (rounds + 1) * e + ceil_div(n() - 1, window) * reduction(m);
+    return times(rounds, exchange) + times(rounds + 1, e) + times(ceil_div(n() - 1, window), reduction(m));
   }
   switch (kind) {
     case CollectiveKind::kAllReduce:
@@ -118,11 +134,13 @@ Result<Int> Dimension::halving_doubling(CollectiveKind kind, Int c) const {
     for (Int parts = 2; parts <= n(); parts *= 2) {
       m /= 2;
       time += message(m) + delay + reduction(m);
+      if (time >= kNineYears) return too_long();
     }
   }
   if (kind != CollectiveKind::kReduceScatter) {
     for (Int parts = 2; parts <= n(); parts *= 2) {
       time += message(m) + delay;
+      if (time >= kNineYears) return too_long();
       m *= 2;
     }
   }
@@ -179,7 +197,7 @@ std::vector<Phase> phases_of(const std::vector<Dimension>& all, CollectiveKind k
   const auto down = [&](std::size_t first, bool backward) {
     for (std::size_t i = first; i-- > 0;) {
       phases.push_back({dims[i], CollectiveKind::kAllGather, size, backward});
-      size *= all[dims[i]].n();
+      size = times(size, all[dims[i]].n());
     }
   };
   if (dims.empty()) return phases;
@@ -224,13 +242,14 @@ Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int com
     return fail({ErrorCode::kInvalidInput, fmt::format("ASTRA-Sim runs no {}", name_of(kind)), "",
                  "all_reduce, all_gather, reduce_scatter or all_to_all"});
   }
+  if (comm_size >= kNineYears || system.splits >= kNineYears) return too_long();
   if (comm_size < 1 || system.splits < 1 || system.active_chunks < 1) {
     return fail({ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers"});
   }
   Int size = comm_size, c = size / system.splits;
   if (kind != CollectiveKind::kAllGather && c < npus) {
     c = npus;
-    size = system.splits * c;
+    size = times(system.splits, c);
   }
   if (c < 1) return no_form("an all-gather of fewer bytes than splits (it never ends)");
   const Int count = ceil_div(size, c);
@@ -258,8 +277,9 @@ Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kin
     const Dimension& dimension = dims[phase.dimension];
     NS_TRY(const Int time, dimension.chunk(phase.kind, dimension.d->algorithm.of(kind), phase.size));
     one += time;
+    if (one >= kNineYears) return too_long();
   }
-  return chunks.rounds * one;
+  return checked(times(chunks.rounds, one));
 }
 
 // ---- Groups, and ranks that start at different times ----
@@ -336,7 +356,8 @@ struct Exchange {
       const RingSteps ring = ring_steps(kind, members);
       std::vector<Int> hop;
       for (Int i = 0; i < members; ++i) hop.push_back(message(i, (i + 1) % members, m));
-      const Int fixed = (ring.steps + 1) * e + ring.reductions * reduction;
+      const Int fixed = times(ring.steps + 1, e) + times(ring.reductions, reduction);
+      if (times(ring.steps, *std::max_element(hop.begin(), hop.end())) + fixed >= kNineYears) return too_long();
       if (all_equal(hop) && all_equal(time)) {
         for (Int& t : time) t += ring.steps * hop.front() + fixed;
         return {};
@@ -398,6 +419,7 @@ Result<void> run_phase(const AstraSystem& system, CollectiveKind kind, const Pha
     };
     for (Int i = 0; i < n; ++i) line[static_cast<std::size_t>(i)] = time_of(i);
     NS_TRY_VOID(exchange.run(phase.kind, dimension.d->algorithm.of(kind), phase.size, line));
+    if (*std::max_element(line.begin(), line.end()) >= kNineYears) return too_long();
     for (Int i = 0; i < n; ++i) time_of(i) = line[static_cast<std::size_t>(i)];
   }
   return {};
@@ -432,7 +454,7 @@ Result<std::int64_t> AstraNetwork::message_ns(Rank from, Rank to, std::int64_t b
                  fmt::format("two ranks from 0 to {}", npus - 1)});
   }
   const auto [dimension, distance] = charged(from, to);
-  return Dimension{&system_.dimensions[dimension], &system_, 0}.message(bytes, distance);
+  return checked(Dimension{&system_.dimensions[dimension], &system_, 0}.message(bytes, distance));
 }
 
 Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
@@ -481,6 +503,7 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
                           }};
   for (Int round = 0; round < chunks.rounds; ++round) {
     NS_TRY_VOID(exchange.run(kind, algorithm, chunks.size, times));
+    if (*std::max_element(times.begin(), times.end()) >= kNineYears) return too_long();
   }
   return {};
 }

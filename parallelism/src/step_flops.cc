@@ -25,6 +25,7 @@ std::vector<std::int64_t> recomputed_layers(const Model& model, const ParallelPl
 struct SequenceFlops {
   double model = 0, again = 0;    // of the passes, and of recomputation
   double masked = 0, losses = 0;  // of `model`: what a causal mask hides, what makes logits
+  double masked_again = 0;        // of `again`
 };
 
 // `expert_rows`: of those that the router asks for.
@@ -51,6 +52,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);
+    repeated.masked += each.masked * static_cast<double>(again);
     repeated.forward += each.forward * static_cast<double>(again);
     repeated.until_kept += each.until_kept * static_cast<double>(again);
   };
@@ -67,6 +69,10 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   flops.model = passes * (layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
   if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
+  const bool scores = plan.recompute == Recompute::kSelective &&
+                      (plan.recompute_modules & set_of(RecomputeModule::kCoreAttention)) != 0;
+  if (backward && full) flops.masked_again = repeated.masked;
+  if (backward && scores) flops.masked_again = layers.masked + predictions.masked;
   flops.masked = passes * (layers.masked + predictions.masked);
   flops.losses = passes * losses;
   return flops;
@@ -81,7 +87,9 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
   // Padding is no row of the model; tokens beyond a capacity are not computed.
   const SequenceFlops useful = rows > 1 ? sequence_flops(model, plan, training, 1) : executed;
   return {sequences * useful.model * units::FLOP, sequences * (executed.model + executed.again) * units::FLOP,
-          sequences * (useful.model - useful.masked) * units::FLOP, sequences * useful.losses * units::FLOP};
+          sequences * (useful.model - useful.masked) * units::FLOP,
+          sequences * (executed.model + executed.again - executed.masked - executed.masked_again) * units::FLOP,
+          sequences * useful.losses * units::FLOP};
 }
 
 }  // namespace ns_dist

@@ -206,6 +206,20 @@ std::vector<Candidate> sharings(const Scenario& from) {
   return found;
 }
 
+// Weights or gradients that every replica holds whole are gathered or reduced less often.
+std::vector<Candidate> less_sharing(const Scenario& from) {
+  std::vector<Candidate> found;
+  if (from.plan.zero < ZeroStage::kGradients) return found;
+  for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients}) {
+    if (stage >= from.plan.zero || !runs_by_layer(from.plan)) continue;
+    ParallelPlan plan = from.plan;
+    plan.zero = stage;
+    if (stage == ZeroStage::kNone) plan.shard = 0;
+    found.push_back(with_plan(from, "share less among the replicas", plan));
+  }
+  return found;
+}
+
 std::vector<Candidate> overlaps(const Scenario& from) {
   std::vector<Candidate> found;
   ParallelPlan plan = from.plan;
@@ -348,10 +362,13 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>, divisions,         of_plan<microbatches>,      of_plan<recomputations>,
-    of_plan<sharings>,  of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>,
-    of_plan<contexts>,  of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,
-    of_plan<degrees>};
+    of_plan<pipelines>,    divisions,
+    of_plan<microbatches>, of_plan<recomputations>,
+    of_plan<sharings>,     of_plan<less_sharing>,
+    of_plan<overlaps>,     of_plan<whole_activations>,
+    of_plan<exchanges>,    of_plan<contexts>,
+    of_plan<launches>,     of_plan<vocabularies>,
+    of_plan<kernels>,      of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

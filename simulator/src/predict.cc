@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -167,6 +169,49 @@ void set_host_range(const HostRange& range, std::vector<PathEntry>& path) {
   path.push_back(std::move(all));
 }
 
+// Collectives that computation hides are not on the path. Where all of one kind take as long as the upper end of their
+// intervals, some are hidden no more; where all take as little as the lower end, the path gets no shorter than
+// computation. An entry without seconds for each kind of which the path alone tells less, or more.
+void add_hidden_collectives(const Prediction& prediction, const Scenario& scenario, const Session& session,
+                            std::vector<PathEntry>& path) {
+  std::map<std::string_view, bool> kinds;  // whether some of it is extrapolated
+  for (std::size_t w = 0; w < prediction.program.works.size(); ++w) {
+    const WorkItem& item = prediction.program.works[w];
+    if (!std::holds_alternative<Collective>(item.work)) continue;
+    bool& extrapolated = kinds[kind_of(item)];
+    for (const ProgramCosts::Row& row : prediction.costs.rows) extrapolated |= row.forecasts[w].extrapolated;
+  }
+  const Scenario alone = without_sharing(scenario);
+  const auto step = [&](const auto& latency) {
+    return step_with(prediction, alone, session, latency).value_or(prediction.step);
+  };
+  std::optional<Seconds> usual;
+  for (const auto& [kind, extrapolated] : kinds) {
+    const auto with = [&, of = kind](Seconds Forecast::*end) {
+      return step([=](const WorkItem& item, const Forecast& forecast) {
+        const bool is_of = std::holds_alternative<Collective>(item.work) && kind_of(item) == of;
+        return is_of ? forecast.*end : forecast.latency;
+      });
+    };
+    if (!usual) usual = with(&Forecast::latency);
+    Seconds below = *usual - with(&Forecast::low), above = with(&Forecast::high) - *usual;
+    for (const PathEntry& entry : path) {
+      if (entry.kind != kind) continue;
+      below -= static_cast<double>(entry.count) * (entry.forecast.latency - entry.forecast.low);
+      above -= static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
+    }
+    PathEntry hidden;
+    hidden.name = kHiddenCollectives;
+    hidden.kind = kind;
+    hidden.count = 1;
+    const Seconds rounding = 1e-9 * *usual;
+    if (below < -rounding) hidden.forecast.low = -below;
+    if (above > rounding) hidden.forecast.high = above;
+    hidden.forecast.extrapolated = extrapolated;
+    if (hidden.forecast.low != Seconds() || hidden.forecast.high != Seconds()) path.push_back(std::move(hidden));
+  }
+}
+
 ProgramQueue::Options queue_options(const Scenario& scenario) {
   ProgramQueue::Options options;
   options.fold = options.close = !scenario.settings.unfolded;
@@ -246,6 +291,7 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
                                         work.seconds});
   }
   set_host_range(hosts, prediction.critical_path);
+  add_hidden_collectives(prediction, scenario, session, prediction.critical_path);
   return prediction;
 }
 
@@ -275,6 +321,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
     report.mfu = flops.model / (ranks * report.step * peak);
     report.mfu_causal = flops.causal / (ranks * report.step * peak);
     report.hfu = flops.hardware / (ranks * report.step * peak);
+    report.hfu_causal = flops.causal_hardware / (ranks * report.step * peak);
   }
 
   if (const Watts power = most_power(scenario, ranks); power > Watts()) {

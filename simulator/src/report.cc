@@ -189,6 +189,7 @@ std::string to_json(const Report& report) {
   json["mfu"] = report.mfu;
   json["hfu"] = report.hfu;
   json["mfu_causal"] = report.mfu_causal;
+  json["hfu_causal"] = report.hfu_causal;
   json["energy"] = energy_json(report);
   json["memory"] = memory_json(report);
   json["breakdown_s"] = breakdown_json(report.breakdown);

@@ -40,7 +40,8 @@ double gpus_of(const Cluster& cluster) {
   return gpus;
 }
 
-Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, const Scenario* base) {
+// `ranks`: of the plan. One rank alone sends nothing: where nobody tells its machine, it is one of PCIe.
+Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, const Scenario* base, std::int64_t ranks) {
   if (base != nullptr && !names_machine(spec)) return base->cluster;
   if (spec.cluster) {
     NS_TRY(Cluster cluster, from("machine/cluster", catalog.cluster(*spec.cluster)));
@@ -49,12 +50,17 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
     return with_gpu(cluster, gpu);
   }
   NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
-  if (!gpu.usual_cluster.empty() || !spec.intra) {
+  const bool alone = ranks == 1 && !spec.nodes && !spec.inter;
+  if (!gpu.usual_cluster.empty() || (!spec.intra && !alone)) {
     return from("machine/gpu", catalog.usual_machine(gpu, spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu));
   }
   Cluster cluster;
   cluster.name = fmt::format("nodes of {}", gpu.name);
   cluster.gpu = gpu;
+  if (!spec.intra) {
+    NS_TRY(const Fabric fabric, catalog.fabric("pcie4-x16"));
+    cluster.levels.push_back({fabric, 1, 1, 1});
+  }
   return cluster;
 }
 
@@ -629,11 +635,12 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   }
   if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
 
-  NS_TRY(Cluster cluster, find_cluster(spec, catalog, base));
+  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
   if (spec.gpus_per_node && !cluster.levels.empty()) NS_TRY_VOID(resize_nodes(cluster, *spec.gpus_per_node));
-  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
-  bool sized = !cluster.levels.empty() && gpus_of(cluster) > 0;
+  // What machine/intra alone describes is a node, not so many GPUs to fill.
+  bool sized = (spec.cluster || base != nullptr) && !cluster.levels.empty() && gpus_of(cluster) > 0;
   // A report's machine was sized for its own plan: another plan opens it again.
   if (base != nullptr && !names_machine(spec) && (spec.gpus_per_node || rank_count(base->plan).value_or(0) != ranks)) {
     sized = false;

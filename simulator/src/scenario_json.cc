@@ -387,6 +387,10 @@ void check(const Scenario& scenario, const std::string& where, std::vector<Error
     errors.push_back(std::move(mistake));
   }
   const std::vector<FabricLevel>& levels = scenario.cluster.levels;
+  if (levels.empty()) {
+    errors.push_back({ErrorCode::kInvalidInput, "a machine without levels", where + "/cluster/levels",
+                      "at least one level, which joins GPUs"});
+  }
   double gpus = 1;
   for (std::size_t i = 0; i < levels.size(); ++i) {
     gpus *= static_cast<double>(levels[i].size);

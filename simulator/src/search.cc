@@ -793,6 +793,14 @@ class Search {
     return costs ? scaled(scenario, network_time(*program, *costs)) : 0;
   }
 
+  // What nvidia-smi would show, bytes.
+  double device_of(const Plan& plan) const {
+    const Scenario scenario = scenario_of(plan, alone_);
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
+    return memory ? memory->device() / units::B : kForever;
+  }
+  double capacity() const { return base_.cluster.gpu.memory / units::B; }
+
   void choose() {
     std::sort(near_.begin(), near_.end(), before);
     if (!found()) return;
@@ -819,7 +827,15 @@ class Search {
     {
       std::vector<Plan*> all;
       for (Plan& plan : near_) all.push_back(&plan);
-      add(fastest(std::move(all)), "fastest");
+      const Plan* best = fastest(all);
+      add(best, "fastest");
+      if (best != nullptr && device_of(*best) > capacity()) {
+        const std::vector<double> device =
+            shared<double>(near_.size(), [&](std::size_t i) { return device_of(near_[i]); });
+        std::erase_if(
+            all, [&](const Plan* plan) { return device[static_cast<std::size_t>(plan - near_.data())] > capacity(); });
+        add(fastest(std::move(all)), "fastest that is not tight");
+      }
     }
     // A plan that was chosen already is as good where its value is: no twins.
     const auto add_least = [&](const auto& key, std::string why, double nothing = 0) {

@@ -103,8 +103,12 @@ bool forward_alone(const Scenario& scenario) { return scenario.plan.passes == Pa
 // What replicas do is nothing where there are none. A level that was listed may hold what check_plan refuses.
 bool may_share(const Scenario& scenario) { return scenario.plan.ep > 0 && has_replicas(scenario.plan); }
 
-Texts zero_stages(const Scenario& scenario, const Common&) {
-  if (!may_share(scenario)) return {field_text(ParallelPlan().zero)};
+Texts zero_stages(const Scenario& scenario, const Common& all_plans) {
+  if (!may_share(scenario)) {  // that of the framework, too: weights of PyTorch alone are under none of the others
+    Texts all = {field_text(ParallelPlan().zero)};
+    if (all_plans.zero != all.front()) all.push_back(all_plans.zero);
+    return all;
+  }
   return forward_alone(scenario) ? Texts{"0", "3"} : texts_of<ZeroStage>();
 }
 
@@ -689,6 +693,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   NS_TRY(space->common.gpus, rank_count(space->base.plan));
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
+  space->common.zero = field_text(space->base.plan.zero);
   space->common.shard = space->base.plan.shard;
   space->common.chunks = gives(request, "plan/vpp") ? space->base.plan.vpp : 1;
   space->common.overlap_grad_reduce = field_text(space->base.plan.overlap_grad_reduce);

@@ -23,7 +23,7 @@ class SearchSpace::Contents {
     std::int64_t last_stage_layers = 0;  // 0: as many as the others
     std::int64_t shard = 0;
     std::int64_t chunks = 1;  // that were given
-    std::string recompute, overlap_grad_reduce, overlap_param_gather;
+    std::string zero, recompute, overlap_grad_reduce, overlap_param_gather;
   };
   struct Level {
     std::string field;

@@ -65,26 +65,27 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
   return step_difference(unexplained(scenario), from, to, 1);
 }
 
-StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other) {
-  const double steps = tokens_of_step(from.training) / tokens_of_step(to.training);
-  const Seconds longer = steps * other.step - one.step;
+StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,
+                       double weight) {
+  const double steps = tokens_of_step(from.training) / tokens_of_step(to.training), times = weight * steps;
+  const Seconds longer = times * other.step - one.step;
   if (err_together(from, to)) {
     Unexplained rest = unexplained(to);
     if (from.plan == to.plan && from.training == to.training) rest.between = 0;
-    const Interval difference = step_difference(rest, one, other, steps);
+    const Interval difference = step_difference(rest, one, other, times);
     return {one.step, steps, longer, difference.low, difference.high};
   }
   const Interval before = step_interval(from, one), after = step_interval(to, other);
-  const double below = std::hypot(steps * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
-  const double above = std::hypot(steps * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
+  const double below = std::hypot(times * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
+  const double above = std::hypot(times * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
   return {one.step, steps, longer, longer - below * units::s, longer + above * units::s};
 }
 
-Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session, double weight) {
   NS_TRY(const Session before, Session::make(from));
   NS_TRY(const Prediction one, predict(from, before));
   NS_TRY(const Prediction other, predict(to, session));
-  return compare(from, one, to, other);
+  return compare(from, one, to, other, weight);
 }
 
 }  // namespace ns_dist

@@ -23,7 +23,7 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
   std::vector<std::string> names;
   for (const PathEntry& entry : path) {
     length += entry.seconds;
-    if (!entry.forecast.extrapolated) continue;
+    if (!entry.forecast.extrapolated || entry.name == kHiddenCollectives) continue;
     outside += static_cast<double>(entry.count) * entry.forecast.latency;
     names.push_back(entry.name);
   }
@@ -110,17 +110,20 @@ void add_pipeline(const Report& report, std::vector<Warning>& found) {
   }
 }
 
-// Why the utilization is above what published steps reach.
+// Why a utilization is above what published steps reach.
 std::optional<Warning> high_mfu(const Report& report) {
   constexpr double kHigh = 0.7;  // Chosen; Korthikanti et al. 2022, table 5, reach 0.57
-  if (report.mfu <= kHigh) return std::nullopt;
-  const std::string why = report.mfu_causal <= kHigh
+  if (report.hfu <= kHigh) return std::nullopt;
+  const bool model = report.mfu > kHigh;
+  const double causal = model ? report.mfu_causal : report.hfu_causal;
+  const std::string why = causal <= kHigh
                               ? fmt::format(
                                     "counts attention in full, as Megatron-LM did until 2025; {:.0f} % without what a "
                                     "causal mask leaves out",
-                                    100 * report.mfu_causal)
+                                    100 * causal)
                               : "is more than published steps reach: its kernels and their overlap are to be doubted";
-  return Warning{"high_mfu", fmt::format("an MFU of {:.0f} % {}", 100 * report.mfu, why)};
+  return Warning{"high_mfu", fmt::format("an {} of {:.0f} % {}", model ? "MFU" : "HFU",
+                                         100 * (model ? report.mfu : report.hfu), why)};
 }
 
 // An algorithm or a protocol that was asked for and that no collective of the step can run.

@@ -84,11 +84,11 @@ std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training)
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,
 // generalized: 2 FLOPs a multiply-add, backward twice the forward if the plan has it, attention scores in full as
 // Megatron counts them). Tokens that experts drop (ParallelPlan::expert_capacity) are not counted. `hardware` adds
-// recomputation and the rows to which experts are padded. `causal` is `model` without the scores that a causal mask
-// hides: s (s - 1) / 2 of s^2. FlashAttention counts half of all (Dao 2023, arXiv 2307.08691, s.4.1). `losses`: of
-// `model`, what makes logits.
+// recomputation and the rows to which experts are padded. `causal` and `causal_hardware` are without the scores that a
+// causal mask hides: s (s - 1) / 2 of s^2. FlashAttention counts half of all (Dao 2023, arXiv 2307.08691, s.4.1).
+// `losses`: of `model`, what makes logits.
 struct StepFlops {
-  Flops model, hardware, causal, losses;
+  Flops model, hardware, causal, causal_hardware, losses;
 };
 StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Training& training);
 

@@ -56,6 +56,10 @@ Seconds Breakdown::*part_of(Category category);
 
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
 
+// A PathEntry of this name takes no time: of one kind of collectives, what those beside computation add to the
+// interval.
+inline constexpr std::string_view kHiddenCollectives = "hidden collectives";
+
 // How often a work is on the critical path, and what it took there altogether.
 struct PathEntry {
   std::string name;       // as in WorkItem::name
@@ -138,9 +142,9 @@ struct Report {
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // of a GPU
   // Of the dense peak for the training's number format. mfu, hfu: attention scores in full, as Narayanan et al. 2021
-  // (arXiv 2104.04473) count them; mfu_causal: half of them, as FlashAttention (Dao 2023, arXiv 2307.08691, s. 4.1) and
-  // since March 2025 Megatron-LM do (training.py, num_floating_point_operations).
-  double mfu = 0, hfu = 0, mfu_causal = 0;
+  // (arXiv 2104.04473) count them; mfu_causal, hfu_causal: half of them, as FlashAttention (Dao 2023, arXiv 2307.08691,
+  // s. 4.1) and since March 2025 Megatron-LM do (training.py, num_floating_point_operations).
+  double mfu = 0, hfu = 0, mfu_causal = 0, hfu_causal = 0;
   std::optional<Energy> energy;  // where the GPU's board power is known
   MemoryBudget memory;
   std::vector<StageMemoryDetail> memory_detail;  // by stage, where `simulate` was asked

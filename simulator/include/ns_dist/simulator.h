@@ -73,10 +73,11 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
 
 // How much longer the second step takes than the first one, for as many tokens. The interval is that of step_difference
 // where both have the same model, GPU, framework and calibrations; otherwise both steps err independently. One plan on
-// two networks does not err by itself.
-StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other);
+// two networks does not err by itself. A second of `to` counts `weight` times, as where its GPUs cost more.
+StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,
+                       double weight = 1);
 // The same, and both steps are forecast; `session` is of `to`. Errors: as predict.
-Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session);
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session, double weight = 1);
 
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one

@@ -428,8 +428,8 @@ TEST(SearchCommand, ATableTellsWhatIsTightAndWhatWouldHelp) {
                                "ns-dist search --model llama3-8b --gpu h100 --gpus 8,16 --global-batch 480 --framework "
                                "llm-foundry --micro-batch 1 --sensitivity")
                                .out;
-  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 8, tight"));
-  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 16 *"));
+  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 8 zero 3, tight"));
+  EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 16 zero 3 *"));
   EXPECT_THAT(page, HasSubstr("  tight: may run out of memory\n"));
   EXPECT_THAT(page, HasSubstr("What 1 % better changes, with the fastest plan\n  efficiency of kernels"));
 }
@@ -462,6 +462,36 @@ TEST(SearchCommand, StepsOfOtherBatchesAreComparedByToken) {
       << "what was asked, without an answer, too";
   EXPECT_THAT(run_command(job + "8,16").out, ::testing::ContainsRegex("GPU +batch +GPUs"));
   EXPECT_EQ(json::parse(made.out)["table"][0]["global_batch"], 12);
+}
+
+// Costs of two sizes of one machine err together; those of two GPUs do not.
+TEST(SearchCommand, TellsWhichCostsAreNoHigherWithinTheInterval) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json")
+      << R"({"currency": "XYZ", "gpu_hour": {"h100-sxm-80gb": 2, "h200-sxm": 2.1, "a100-sxm-80gb": 1.9}})";
+  const std::string job =
+      "ns-dist search --model llama3-8b --gpu h100-sxm-80gb,h200-sxm,a100-sxm-80gb --gpus 8,16 --global-batch 64 --tp "
+      "2 "
+      "--recompute none --tokens 1T --prices prices.json";
+  const json table = json::parse(run_command(job + " --json", folder.path()).out)["table"];
+  const json& cheapest = *std::min_element(table.begin(), table.end(), [](const json& a, const json& b) {
+    return a["cost"].get<double>() < b["cost"].get<double>();
+  });
+  EXPECT_FALSE(cheapest.contains("cost_behind"));
+  double same = 0, other = 0;  // widths of the intervals
+  for (const json& row : table) {
+    const double more = row["cost"].get<double>() / cheapest["cost"].get<double>() - 1;
+    EXPECT_EQ(row.contains("cost_behind"), more > 0 && more <= 0.5) << row;
+    if (!row.contains("cost_behind")) continue;
+    const double low = row["cost_behind_low"], high = row["cost_behind_high"];
+    EXPECT_NEAR(row["cost_behind"].get<double>(), more, 1e-9);
+    EXPECT_LT(low, more);
+    EXPECT_GT(high, more);
+    (row["gpu"] == cheapest["gpu"] ? same : other) = high - low;
+  }
+  EXPECT_GT(same, 0);
+  EXPECT_GT(other, same);
+  EXPECT_THAT(run_command(job, folder.path()).out, HasSubstr("\n  may cost no more: "));
 }
 
 TEST(SearchCommand, ASlowStageThatNoPlanHasIsTheReason) {
