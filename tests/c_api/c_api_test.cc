@@ -119,6 +119,25 @@ TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
   EXPECT_LE(out.floor_ns, out.low_ns);
 }
 
+// Where ns_dist_op tells no operator, name and shapes do: of two nodes that differ in these the answers differ.
+TEST(CApi, ANodeWhoseOperatorIsEmptyIsToldByItsShapes) {
+  const Handle session = open({"machine/gpu=h100"});
+  const char* attributes[] = {"ns_dist_op=", "op_schema=aten::mm(Tensor self, Tensor mat2) -> Tensor", nullptr};
+  const auto answer = [&](const char* shapes) {
+    auto node = sized<ns_dist_node>();
+    node.name = "aten::mm";
+    node.input_shapes = shapes;
+    node.input_types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']";
+    node.attributes = attributes;
+    node.ranks = 8;
+    auto out = sized<ns_dist_forecast>();
+    EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK) << ns_dist_error(session.get());
+    return out.ns;
+  };
+  const double small = answer("[[64,64],[64,64]]");
+  EXPECT_GT(answer("[[8192,8192],[8192,8192]]"), 10 * small);
+}
+
 // At the clock of the products beside them.
 TEST(CApi, CollectivesAreThoseOfTheNetworkModel) {
   const Handle session = open({"machine/gpu=h100", "machine/nodes=2"});

@@ -32,6 +32,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
   constexpr BadInput kInputs[] = {
       // Names.
       {"--model gpt3-175", 1, "--model: unknown model .*did you mean \"gpt3-175b\""},
+      {"--model plan/tp", 1, "--model: \"plan/tp\" cannot be read"},  // what the user wrote is no field
+      {"validate --publication Korthikanti", 2, "--publication.*with --data FILE"},
       {"--gpu h1000", 1, "--gpu: unknown GPU .*did you mean \"h100"},
       {"--cluster dgx-h10", 1, "--cluster: unknown cluster .*did you mean \"dgx-h100\""},
       {"--inter pcie4-x16 --dp 16", 1, "--inter: PCI Express 4.0 x16 joins the GPUs of one node.*write --intra"},

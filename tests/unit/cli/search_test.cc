@@ -494,6 +494,40 @@ TEST(SearchCommand, TellsWhichCostsAreNoHigherWithinTheInterval) {
   EXPECT_THAT(run_command(job, folder.path()).out, HasSubstr("\n  may cost no more: "));
 }
 
+// Racks of 72 GPUs: groups of powers of two fill 64 of them.
+TEST(SearchCommand, FewerGpusOfARackMayBeFaster) {
+  const std::string page = run_command(
+                               "ns-dist search --model deepseek-v3 --gpu gb200 --gpus 576 --global-batch 9216 --dtype "
+                               "mxfp8 --cp 1 --tp 1 --micro-batch 1 --pp 8 --schedule 1f1b")
+                               .out;
+  EXPECT_THAT(page, HasSubstr("fewer GPUs are faster: --gpus 512, "));
+}
+
+// On one GPU, too, weights are those of the framework: PyTorch's in fp32, which no ZeRO stage shares.
+TEST(SearchCommand, OneGpuHasTheWeightsOfItsFramework) {
+  const CommandResult found =
+      run_command("ns-dist search --model gpt2 --gpu a100 --gpus 1 --global-batch 8 --framework transformers");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("\nfastest"));
+}
+
+// The answer that planners can run: its memory with fragmentation and NCCL's buffers fits, too.
+TEST(SearchCommand, TheFastestMayBeTightAndAnotherIsNot) {
+  const json plans = json::parse(
+      run_command("ns-dist search --model llama2-7b --gpu a100-pcie-80gb --gpus 8 --global-batch 256 --cp 1 --json")
+          .out)["plans"];
+  const auto named = [&](const std::string& why) {
+    return std::find_if(plans.begin(), plans.end(), [&](const json& plan) {
+      return plan["why"].get<std::string>().find(why) != std::string::npos;
+    });
+  };
+  const double capacity = plans[0]["memory"]["capacity_bytes"], fastest = plans[0]["memory"]["device_bytes"];
+  const auto roomy = named("fastest that is not tight");
+  ASSERT_GT(fastest, capacity) << "else nothing is tested";
+  ASSERT_NE(roomy, plans.end());
+  EXPECT_LE((*roomy)["memory"]["device_bytes"].get<double>(), capacity);
+}
+
 TEST(SearchCommand, ASlowStageThatNoPlanHasIsTheReason) {
   const std::string job = "ns-dist search --model llama3-8b --gpus 8 --global-batch 64 ";
   EXPECT_THAT(

@@ -95,6 +95,32 @@ TEST(Astra, SaysWhereNoFormIsKnown) {
   EXPECT_FALSE(astra_time_ns(AstraSystem(), CollectiveKind::kAllReduce, kChunk));
 }
 
+// 2^62 bytes over links of a byte a second: no time in whole ns holds it.
+TEST(Astra, RefusesWhatTakesLongerThanNanosecondsCount) {
+  for (const char* algorithm : {"ring", "direct", "halvingDoubling"}) {
+    AstraSystem system = one(AstraTopology::kSwitch, 8, algorithm);
+    system.dimensions[0].bandwidth_gib = 1e-9;
+    const AstraNetwork network = *AstraNetwork::make(system);
+    for (const std::int64_t bytes : {std::int64_t{1} << 40, std::int64_t{1} << 57, std::int64_t{1} << 62}) {
+      EXPECT_FALSE(astra_time_ns(system, CollectiveKind::kReduceScatter, bytes)) << algorithm << " " << bytes;
+      EXPECT_FALSE(network.message_ns(0, 1, bytes)) << bytes;
+      std::vector<std::int64_t> late(8, 0), few(4, 0);
+      late[3] = 5;
+      const std::vector<Rank> all = {0, 1, 2, 3, 4, 5, 6, 7}, half = {0, 1, 2, 3};
+      EXPECT_FALSE(network.collective(CollectiveKind::kReduceScatter, bytes, all, late)) << algorithm << " " << bytes;
+      EXPECT_FALSE(network.collective(CollectiveKind::kReduceScatter, bytes, half, few)) << algorithm << " " << bytes;
+    }
+  }
+}
+
+// A rank that gets three times the mean of all tokens sends and receives for as long.
+TEST(Astra, UnevenExchangesAreAsLargeAsTheBusiestRanks) {
+  Collective tokens{CollectiveKind::kAllToAll, 1024 * B, RankGroup{0, {{1, 4}}}};
+  const std::int64_t even = astra_comm_size(tokens);
+  tokens.imbalance = 3;
+  EXPECT_EQ(astra_comm_size(tokens), 3 * even);
+}
+
 TEST(Astra, ModelAnswersWithTheFormula) {
   const auto model = make_network_model(test::dgx_a100(), {.model = "astra"});
   ASSERT_TRUE(model);

@@ -924,6 +924,43 @@ TEST(Simulate, WarnsWhereNobodyMeasuredTheCollectives) {
   EXPECT_FALSE(warned("h100"));
 }
 
+// Gradients that the backward pass just hides: they are not on the critical path, but a network that is slower within
+// its interval would expose them. Over slower links neither end of the interval comes sooner.
+TEST(Simulate, TheIntervalHoldsCollectivesThatAreHidden) {
+  Scenario scenario = small_scenario();
+  scenario.plan.dp = 4;
+  scenario.plan.zero = ZeroStage::kGradients;
+  scenario.plan.overlap_grad_reduce = true;
+  scenario.training.global_batch *= 4;
+  class Network final : public NetworkCost {
+   public:
+    explicit Network(Seconds time) : time_(time) {}
+    Result<Forecast> forecast(const Collective&) const override {
+      Forecast forecast;
+      forecast.latency = time_, forecast.low = 0.5 * time_, forecast.high = 2 * time_;
+      return forecast;
+    }
+    Result<Explanation> explain(const Collective&) const override { return Explanation(); }
+
+   private:
+    Seconds time_;
+  };
+  Report before;
+  bool hidden = false;
+  for (const double time : {1e-3, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0}) {
+    const Report report = simulated(scenario, equal_layers(scenario.model), Network(time * ms));
+    EXPECT_GE(report.step, (1 - 1e-9) * before.step) << time;
+    EXPECT_GE(report.step_low, (1 - 1e-9) * before.step_low) << time;
+    EXPECT_GE(report.step_high, (1 - 1e-9) * before.step_high) << time;
+    EXPECT_TRUE(std::none_of(report.critical_path.begin(), report.critical_path.end(),
+                             [](const Hotspot& each) { return each.name == kHiddenCollectives; }));
+    const double exposed = report.breakdown.dp_exposed / report.step;
+    hidden |= exposed > 0.01 && report.interval.forecasts_above > 2 * exposed;
+    before = report;
+  }
+  EXPECT_TRUE(hidden) << "else nothing is tested";
+}
+
 // Launches that the kernels hide on the usual host, and not on one that takes 1.5 times as long: the step does not wait
 // for the host, its interval reaches to the step of that one.
 TEST(Simulate, TheIntervalHoldsHostsThatOthersHave) {
