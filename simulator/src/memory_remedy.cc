@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "advice.h"
+#include "fewer_layers.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
@@ -269,6 +270,15 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     each.step = step_of(changed_to(scenario, each.candidate, each.machine)).value_or(each.step);
   const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
   if (best == fitting.end()) return std::nullopt;
+  if (best->candidate.plan.recompute == Recompute::kFull && scenario.plan.recompute != Recompute::kFull) {
+    const Scenario whole = changed_to(scenario, best->candidate, best->machine);
+    const auto fewer = recomputing_fewer_layers(whole, scenario, session);
+    const auto step = fewer ? step_of(fewer->scenario) : Result<Seconds>(best->step);
+    if (step && *step < best->step) {
+      best->candidate.plan = fewer->scenario.plan;
+      best->peak = fewer->memory.peak(), best->device = fewer->memory.device(), best->step = *step;
+    }
+  }
   std::vector<Assignment> set = changes(scenario, best->candidate);
   const std::vector<Assignment> machine = to_keep_machine(scenario, best->candidate.plan);
   set.insert(set.end(), machine.begin(), machine.end());

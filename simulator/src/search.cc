@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "costs.h"
+#include "fewer_layers.h"
 #include "host_waits.h"
 #include "ns_dist/internal/shared_work.h"
 #include "ns_dist/memory.h"
@@ -874,9 +875,7 @@ class Search {
     const Texts texts = texts_of(plan);
     std::vector<Assignment> all;
     for (const Assignment& each : space_.fixed.assignments) {
-      const bool varies = std::any_of(space_.levels.begin(), space_.levels.end(),
-                                      [&](const auto& level) { return level.field == each.field; });
-      if (!varies) all.push_back(each);
+      if (!varies(each.field)) all.push_back(each);
     }
     const std::size_t fixed = all.size();
     for (std::size_t i = 0; i < texts.size(); ++i) all.push_back({space_.levels[i].field, texts[i]});
@@ -894,7 +893,10 @@ class Search {
       NS_TRY(const Scenario again, resolved(all));
       for (const auto& changes :
            {differences(again.plan, scenario.plan), differences(again.training, scenario.training)}) {
-        all.insert(all.end(), changes.begin(), changes.end());
+        for (const Assignment& each : changes) {
+          std::erase_if(all, [&](const Assignment& other) { return other.field == each.field; });
+          all.push_back(each);
+        }
       }
     }
     NS_EXPECTS(repeats(all));
@@ -924,15 +926,60 @@ class Search {
     }
   }
 
+  bool varies(std::string_view field) const {
+    return std::any_of(space_.levels.begin(), space_.levels.end(),
+                       [field](const auto& level) { return level.field == field; });
+  }
+
+  // Whether the search chose its values.
+  bool is_free(std::string_view field) const {
+    return std::any_of(space_.levels.begin(), space_.levels.end(),
+                       [field](const auto& level) { return level.field == field && level.given.empty(); });
+  }
+
+  // Plans that recompute all layers may keep some, as many as fit. Where one of them is the fastest then, it goes to
+  // the front of the answers; returns its scenario.
+  std::optional<Scenario> recompute_fewer() {
+    constexpr std::size_t kMostTried = 16;
+    if (chosen_plans_.empty() || result_.interrupted || !is_free("plan/recompute")) return std::nullopt;
+    std::optional<Scenario> best;
+    const Plan* from = nullptr;
+    double least = chosen_plans_.front().first.step;
+    std::size_t tried = 0;
+    for (const Plan& plan : near_) {
+      if (tried == kMostTried) break;
+      const Scenario whole = scenario_of(plan, base_);
+      if (whole.plan.recompute != Recompute::kFull || whole.plan.recompute_layers != 0) continue;
+      ++tried;
+      auto fewer = recomputing_fewer_layers(whole, base_, session_);
+      const auto step = fewer ? step_time(fewer->scenario, session_) : Result<Seconds>(kForever * units::s);
+      if (!step || scaled(whole, *step / units::s) >= least) continue;
+      least = scaled(whole, *step / units::s);
+      best = std::move(fewer->scenario);
+      from = &plan;
+    }
+    if (!best) return std::nullopt;
+    auto& [known, why] = chosen_plans_.front();
+    std::erase(why, "fastest");
+    if (why.empty()) chosen_plans_.erase(chosen_plans_.begin());
+    best_ = least;
+    std::erase_if(chosen_plans_, [&](const auto& each) { return each.first.step > limit(); });
+    chosen_plans_.insert(chosen_plans_.begin(), {*from, {"fastest"}});
+    chosen_plans_.front().first.network = network_of(*from);
+    return best;
+  }
+
   Result<void> answer() {
     std::stable_sort(chosen_plans_.begin(), chosen_plans_.end(),
                      [](const auto& a, const auto& b) { return a.first.step < b.first.step; });
+    const std::optional<Scenario> refined = recompute_fewer();
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
       Scenario scenario = scenario_of(plan, base_);
       if (std::string layout = wanted_layout(scenario); !layout.empty()) {
         scenario.plan.pipeline_layout.text = std::move(layout);
       }
+      if (&plan == &chosen_plans_.front().first && refined) scenario = *refined;
       SearchAnswer answer;
       answer.why = why;
       NS_TRY(answer.assignments, assignments_of(plan, scenario));

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
 
 #include "support/run_command.h"
 
@@ -509,6 +511,25 @@ TEST(SearchCommand, OneGpuHasTheWeightsOfItsFramework) {
       run_command("ns-dist search --model gpt2 --gpu a100 --gpus 1 --global-batch 8 --framework transformers");
   EXPECT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, HasSubstr("\nfastest"));
+}
+
+// PyTorch's FSDP recomputes whole layers or none: of 40 as few as fit, which no other plan of the search reaches.
+TEST(SearchCommand, TheFastestRecomputesNoMoreLayersThanItMust) {
+  const std::string job =
+      "ns-dist search --model llama2-13b --gpu a100 --gpus 64 --global-batch 512 --seq 8192 --framework fsdp --json";
+  const json plans = json::parse(run_command(job).out)["plans"],
+             all = json::parse(run_command(job + " --recompute full").out)["plans"];
+  const std::string recompute = plans[0]["inputs"]["plan"]["recompute"];
+  ASSERT_TRUE(recompute.starts_with("full:")) << recompute;
+  EXPECT_LT(plans[0]["step_time_s"].get<double>(), 0.9 * all[0]["step_time_s"].get<double>());
+  EXPECT_EQ(all[0]["inputs"]["plan"]["recompute"], "full") << "as it was asked";
+  for (const json& plan : plans) EXPECT_LE(plan["behind_s"], 0.1 * plans[0]["step_time_s"].get<double>() * 1.0001);
+  const std::int64_t layers = std::stoll(recompute.substr(5));
+  const std::string command = plans[0]["command"];
+  const std::string fewer =
+      std::regex_replace(command, std::regex("full:[0-9]+"), "full:" + std::to_string(layers - 1));
+  const json memory = json::parse(run_command(fewer + " --json").out)["memory"];
+  EXPECT_GT(memory["device_bytes"].get<double>(), memory["capacity_bytes"].get<double>()) << "one fewer is too few";
 }
 
 // The answer that planners can run: its memory with fragmentation and NCCL's buffers fits, too.
