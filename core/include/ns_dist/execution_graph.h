@@ -3,8 +3,8 @@
 // Ranks that differ only in tensor-, context- or data-parallel coordinates do the same work at the same time, so the
 // graph holds one representative rank for each pipeline stage. Each representative has a few lanes (CUDA streams), and
 // a lane runs its nodes one after another in the order in which they were added. Edges are stored only between lanes;
-// the order inside a lane needs no edges. Equal work is stored once: the 748 thousand nodes of GPT-3 175B with tp 8, pp
-// 16 and dp 8 share 113 work items.
+// the order inside a lane needs no edges. Equal work is stored once: the 896 thousand nodes of GPT-3 175B with tp 8, pp
+// 16 and dp 8 share 128 work items.
 //
 //   ExecutionGraph::Builder builder(mesh, stages);
 //   WorkId gemm = builder.intern(WorkItem{...});

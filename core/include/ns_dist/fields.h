@@ -67,7 +67,7 @@ concept OrConst = std::same_as<std::remove_const_t<T>, Struct>;
 
 // Reads `text` into `value`. Errors have `where` = field.name and what was expected.
 Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value);
-Result<void> read_field(const Field& field, std::string_view text, bool& value);  // on, off; an empty text is on
+Result<void> read_field(const Field& field, std::string_view text, bool& value);  // on, off
 Result<void> read_field(const Field& field, std::string_view text, std::string& value);
 Result<void> read_field(const Field& field, std::string_view text, BytesPerSecond& value);  // of a link, with unit
 Result<void> read_field(const Field& field, std::string_view text, Seconds& value);         // at most 1 s, with unit
