@@ -67,7 +67,7 @@ class TrainingClock {
   TrainingClock(const Gpu& gpu, bool calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
       : load(training_slowdown(gpu, calibrated ? constants.calibrated : constants.exponent)),
         fp16_as_bf16(!calibrated && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
-                     gpu.tensor[DType::kBf16] >= gpu.tensor[DType::kFp16]),
+                     gpu.tensor[DType::kBf16] == gpu.tensor[DType::kFp16]),
         slowest(slowest_of(ranks, constants.deviation)),
         experts(constants.experts) {}
   // What the compute model is asked for. Where both formats have the same rate, products in fp16 run the same kernels
