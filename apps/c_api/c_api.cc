@@ -206,21 +206,22 @@ struct ns_dist_session {
     std::string key = fmt::format("{}", asked.ranks);
     for (const Assignment& each : attributes) key += fmt::format("\n{}={}", each.field, each.text);
     // Names and shapes count where ns_dist_op does not tell the operator.
-    const bool told = std::any_of(attributes.begin(), attributes.end(), [](const Assignment& each) {
-      return each.field == "ns_dist_op" && operator_from_spec(each.text);
-    });
+    std::string whole = key;
     for (const char* text : {asked.name, asked.input_values, asked.input_shapes, asked.input_types}) {
-      if (!told) key += fmt::format("\n{}", text_of(text));
+      whole += fmt::format("\n{}", text_of(text));
     }
     {
       const std::scoped_lock guard(lock_);
-      if (const auto known = answers_.find(key); known != answers_.end()) return known->second;
+      for (const std::string* each : {&key, &whole}) {
+        if (const auto known = answers_.find(*each); known != answers_.end()) return known->second;
+      }
     }
     Answer answer = forecast_node(asked, attributes);
+    const bool told = answer.status == NS_DIST_OK && answer.forecast.method == kOperatorAttribute;
     constexpr std::size_t kMostAnswers = 100'000;
     const std::scoped_lock guard(lock_);
     if (answers_.size() >= kMostAnswers) answers_.clear();
-    return answers_[key] = std::move(answer);
+    return answers_[told ? key : whole] = std::move(answer);
   }
 
   void set_error(std::string text) const {

@@ -54,9 +54,15 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, none);
 }
 
+// Where the file of --from ends: before "#2", unless a file is called so.
+std::size_t end_of_file(const std::string& from) {
+  const std::size_t mark = from.rfind('#');
+  return mark == std::string::npos || exists(from) ? from.size() : mark;
+}
+
 Result<Scenario> read_base(std::string path) {
   std::size_t plan = 1;  // of a search's answer
-  if (const std::size_t mark = path.rfind('#'); mark != std::string::npos && !exists(path)) {
+  if (const std::size_t mark = end_of_file(path); mark < path.size()) {
     NS_TRY(const std::int64_t number, read_count(std::string_view(path).substr(mark + 1), "--from", 1, 1'000));
     plan = static_cast<std::size_t>(number);
     path.resize(mark);
@@ -243,7 +249,7 @@ std::vector<std::string> inputs_of(const WorkFlags& flags) {
   for (const auto& [field, text] : flags.texts) {
     if (text) all.push_back(*text);
   }
-  if (flags.from) all.push_back(exists(*flags.from) ? *flags.from : flags.from->substr(0, flags.from->rfind('#')));
+  if (flags.from) all.push_back(flags.from->substr(0, end_of_file(*flags.from)));
   return all;
 }
 

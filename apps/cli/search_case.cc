@@ -164,11 +164,17 @@ BestCases best_of(const std::vector<SearchCase>& cases, const SearchGoals& goals
   return best;
 }
 
+static Result<Prediction> prediction_of(const Scenario& scenario) {
+  NS_TRY(const Session session, Session::make(scenario));
+  return predict(scenario, session);
+}
+
 Result<void> compare_costs(std::vector<SearchCase>& cases, const SearchGoals& goals) {
   constexpr double kMostTimes = 1.5;
   struct Cheapest {
     const SearchCase* found;
     double cost;
+    std::optional<Prediction> prediction = {};
   };
   std::map<std::string, Cheapest> cheapest;  // of each model
   for (const SearchCase& each : cases) {
@@ -184,10 +190,14 @@ Result<void> compare_costs(std::vector<SearchCase>& cases, const SearchGoals& go
     const double times = *cost / known->second.cost;
     if (!(times <= kMostTimes)) continue;
     const Report &least = fastest_of(*known->second.found)->report, &report = fastest_of(each)->report;
-    NS_TRY(const Session session, Session::make(report.scenario));
+    if (!known->second.prediction) {
+      NS_TRY(known->second.prediction, prediction_of(least.scenario));
+    }
+    NS_TRY(const Prediction prediction, prediction_of(report.scenario));
     // A second of a step here costs as much as so many there.
     const double weight = times * report.tokens_per_second / least.tokens_per_second;
-    NS_TRY(const StepDifference behind, compare(least.scenario, report.scenario, session, weight));
+    const StepDifference behind =
+        compare(least.scenario, *known->second.prediction, report.scenario, prediction, weight);
     each.cost_behind = CostBehind{times - 1, behind.share(behind.low), behind.share(behind.high)};
   }
   return {};

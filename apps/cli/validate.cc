@@ -163,6 +163,7 @@ Result<SuiteReports> validate_folder(const SuiteRequest& request) {
 
 struct Suite {
   std::string_view name, summary;
+  std::string_view folder;  // of the measured data; "": the data are published runs
   bool needs_data;
   std::string_view takes;  // how long, if that is minutes; otherwise empty
   Result<SuiteReports> (*answer)(const SuiteRequest&);
@@ -170,12 +171,12 @@ struct Suite {
 
 // One line a suite.
 constexpr std::array kSuites = {
-    Suite{"runs", "training steps that others published (built in, or --data FILE)", false, "", validate_runs},
-    Suite{"plans", "published plans, beside the best that a search finds", true,
+    Suite{"runs", "training steps that others published (built in, or --data FILE)", "", false, "", validate_runs},
+    Suite{"plans", "published plans, beside the best that a search finds", "", true,
           "up to a minute for each published plan, which a search looks for", validate_plans},
-    Suite{"kernels", "single kernels", true, "", validate_kernels},
-    Suite{"models", "whole FP32 models, forward and backward", true, "", validate_folder<check_models>},
-    Suite{"collectives", "collectives in a node and across two, and runs of ASTRA-Sim", true, "",
+    Suite{"kernels", "single kernels", "kernels", true, "", validate_kernels},
+    Suite{"models", "whole FP32 models, forward and backward", "models_fp32", true, "", validate_folder<check_models>},
+    Suite{"collectives", "collectives in a node and across two, and runs of ASTRA-Sim", "collectives", true, "",
           validate_folder<check_collectives>},
 };
 
@@ -192,31 +193,29 @@ std::string names_of_suites() {
   return names;
 }
 
+// The suites whose measured data lie in a folder.
+std::vector<std::string> suites_in(const std::filesystem::path& data) {
+  std::vector<std::string> suites;
+  std::error_code failed;
+  for (const Suite& suite : kSuites) {
+    if (suite.folder.empty() || data.empty()) continue;
+    if (std::filesystem::is_directory(data / suite.folder, failed)) suites.emplace_back(suite.name);
+  }
+  return suites;
+}
+
 // What to write where --data names one of the folders of measured data rather than the one that holds them.
 std::string folder_above(const std::filesystem::path& data) {
   std::error_code failed;
   const std::filesystem::path above = std::filesystem::weakly_canonical(data, failed).parent_path();
-  for (const char* folder : {"kernels", "kernels_training", "models_fp32", "collectives"}) {
-    if (std::filesystem::is_directory(above / folder, failed)) return fmt::format("write --data {}", above.string());
-  }
-  return "";
-}
-
-// The suites that a folder of measured data is for; otherwise published runs.
-std::vector<std::string> suites_of(const std::filesystem::path& data) {
-  std::vector<std::string> suites;
-  std::error_code failed;
-  for (const auto& [folder, suite] :
-       {std::pair("kernels", "kernels"), std::pair("models_fp32", "models"), std::pair("collectives", "collectives")}) {
-    if (!data.empty() && std::filesystem::is_directory(data / folder, failed)) suites.emplace_back(suite);
-  }
-  return suites.empty() ? std::vector<std::string>{"runs"} : suites;
+  return suites_in(above).empty() ? "" : fmt::format("write --data {}", above.string());
 }
 
 Result<int> answer(ValidateRequest& request) {
   request.of.data = request.data;
   NS_TRY(request.of.threads, read_threads(request.threads));
-  if (request.suites.empty()) request.suites = suites_of(request.data);
+  if (request.suites.empty()) request.suites = suites_in(request.data);
+  if (request.suites.empty()) request.suites = {"runs"};
   request.of.among_others = request.suites.size() > 1;
   std::vector<const Suite*> wanted;
   for (const std::string& name : request.suites) {

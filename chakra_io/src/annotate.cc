@@ -485,7 +485,7 @@ class Annotation {
 }  // namespace
 
 std::string_view name_of(AnnotateWay way) {
-  constexpr std::string_view kNames[] = {"operator attribute", "PyTorch operator", "STAGE symbols", "STAGE work",
+  constexpr std::string_view kNames[] = {kOperatorAttribute,   "PyTorch operator", "STAGE symbols", "STAGE work",
                                          "ratio of rooflines", "host's launches",  "host's work",   "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }

@@ -89,7 +89,7 @@ KernelWork kernel_work(const TraceNode& node) {
     if (auto operators = operators_from_specs(specs)) {
       if (std::any_of(operators->begin(), operators->end(), is_wait)) return {};
       std::vector<double> factors = factors_from(factors_at(node), operators->size());
-      return {"operator attribute", *std::move(operators), std::move(factors)};
+      return {kOperatorAttribute, *std::move(operators), std::move(factors)};
     }
   }
   if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}, {}};

@@ -55,6 +55,7 @@ struct Plan {
 };
 
 constexpr std::string_view kGlobalBatch = "training/global_batch";
+constexpr const char *kFastest = "fastest", *kFastestNotTight = "fastest that is not tight";
 
 // Why a plan is impossible, and where in the space it lies. Of plans whose global batch is at fault, those with the
 // fewest sequences in one pass of all replicas come first: they tell what binds.
@@ -829,13 +830,13 @@ class Search {
       std::vector<Plan*> all;
       for (Plan& plan : near_) all.push_back(&plan);
       const Plan* best = fastest(all);
-      add(best, "fastest");
+      add(best, kFastest);
       if (best != nullptr && device_of(*best) > capacity()) {
         const std::vector<double> device =
             shared<double>(near_.size(), [&](std::size_t i) { return device_of(near_[i]); });
         std::erase_if(
             all, [&](const Plan* plan) { return device[static_cast<std::size_t>(plan - near_.data())] > capacity(); });
-        add(fastest(std::move(all)), "fastest that is not tight");
+        add(fastest(std::move(all)), kFastestNotTight);
       }
     }
     // A plan that was chosen already is as good where its value is: no twins.
@@ -875,7 +876,7 @@ class Search {
     const Texts texts = texts_of(plan);
     std::vector<Assignment> all;
     for (const Assignment& each : space_.fixed.assignments) {
-      if (!varies(each.field)) all.push_back(each);
+      if (level_of(each.field) == space_.levels.size()) all.push_back(each);
     }
     const std::size_t fixed = all.size();
     for (std::size_t i = 0; i < texts.size(); ++i) all.push_back({space_.levels[i].field, texts[i]});
@@ -926,47 +927,49 @@ class Search {
     }
   }
 
-  bool varies(std::string_view field) const {
-    return std::any_of(space_.levels.begin(), space_.levels.end(),
-                       [field](const auto& level) { return level.field == field; });
-  }
-
-  // Whether the search chose its values.
-  bool is_free(std::string_view field) const {
-    return std::any_of(space_.levels.begin(), space_.levels.end(),
-                       [field](const auto& level) { return level.field == field && level.given.empty(); });
+  // What is forecast of a plan, with the layout that its framework wants written.
+  Scenario answered(const Plan& plan) const {
+    Scenario scenario = scenario_of(plan, base_);
+    if (std::string layout = wanted_layout(scenario); !layout.empty()) {
+      scenario.plan.pipeline_layout.text = std::move(layout);
+    }
+    return scenario;
   }
 
   // Plans that recompute all layers may keep some, as many as fit. Where one of them is the fastest then, it goes to
   // the front of the answers; returns its scenario.
   std::optional<Scenario> recompute_fewer() {
     constexpr std::size_t kMostTried = 16;
-    if (chosen_plans_.empty() || result_.interrupted || !is_free("plan/recompute")) return std::nullopt;
-    std::optional<Scenario> best;
+    const bool is_given = !space_.levels[recompute_].given.empty();
+    if (chosen_plans_.empty() || result_.interrupted || is_given) return std::nullopt;
+    std::optional<FewerLayers> best;
     const Plan* from = nullptr;
     double least = chosen_plans_.front().first.step;
     std::size_t tried = 0;
     for (const Plan& plan : near_) {
       if (tried == kMostTried) break;
-      const Scenario whole = scenario_of(plan, base_);
+      const Scenario whole = answered(plan);
       if (whole.plan.recompute != Recompute::kFull || whole.plan.recompute_layers != 0) continue;
       ++tried;
       auto fewer = recomputing_fewer_layers(whole, base_, session_);
-      const auto step = fewer ? step_time(fewer->scenario, session_) : Result<Seconds>(kForever * units::s);
+      if (!fewer) continue;
+      const auto step = step_time(fewer->scenario, session_);
       if (!step || scaled(whole, *step / units::s) >= least) continue;
       least = scaled(whole, *step / units::s);
-      best = std::move(fewer->scenario);
+      best = std::move(fewer);
       from = &plan;
     }
     if (!best) return std::nullopt;
-    auto& [known, why] = chosen_plans_.front();
-    std::erase(why, "fastest");
-    if (why.empty()) chosen_plans_.erase(chosen_plans_.begin());
     best_ = least;
-    std::erase_if(chosen_plans_, [&](const auto& each) { return each.first.step > limit(); });
-    chosen_plans_.insert(chosen_plans_.begin(), {*from, {"fastest"}});
+    const bool tight = best->memory.device() / units::B > capacity();
+    std::erase_if(chosen_plans_, [&](auto& each) {
+      std::erase(each.second, kFastest);
+      if (!tight) std::erase(each.second, kFastestNotTight);  // it is the new one
+      return each.second.empty() || each.first.step > limit();
+    });
+    chosen_plans_.insert(chosen_plans_.begin(), {*from, {kFastest}});
     chosen_plans_.front().first.network = network_of(*from);
-    return best;
+    return std::move(best->scenario);
   }
 
   Result<void> answer() {
@@ -975,11 +978,7 @@ class Search {
     const std::optional<Scenario> refined = recompute_fewer();
     std::optional<Prediction> best;
     for (auto& [plan, why] : chosen_plans_) {
-      Scenario scenario = scenario_of(plan, base_);
-      if (std::string layout = wanted_layout(scenario); !layout.empty()) {
-        scenario.plan.pipeline_layout.text = std::move(layout);
-      }
-      if (&plan == &chosen_plans_.front().first && refined) scenario = *refined;
+      Scenario scenario = refined && result_.answers.empty() ? *refined : answered(plan);
       SearchAnswer answer;
       answer.why = why;
       NS_TRY(answer.assignments, assignments_of(plan, scenario));

@@ -81,11 +81,11 @@ StepDifference compare(const Scenario& from, const Prediction& one, const Scenar
   return {one.step, steps, longer, longer - below * units::s, longer + above * units::s};
 }
 
-Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session, double weight) {
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {
   NS_TRY(const Session before, Session::make(from));
   NS_TRY(const Prediction one, predict(from, before));
   NS_TRY(const Prediction other, predict(to, session));
-  return compare(from, one, to, other, weight);
+  return compare(from, one, to, other);
 }
 
 }  // namespace ns_dist

@@ -352,8 +352,9 @@ Result<LintReport> lint(const TraceSet& traces, const CommGroups& groups, const 
 
 // ---- What a kernel computes ----
 
+inline constexpr std::string_view kOperatorAttribute = "operator attribute";
 struct KernelWork {
-  std::string_view told_by;  // "operator attribute", "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
+  std::string_view told_by;  // kOperatorAttribute, "PyTorch operator", "STAGE symbols", "work"; empty: by nothing
   std::vector<Operator> operators;  // one after the other
   std::vector<double> factors;      // of each, as ns_dist_factor tells them; empty: not told
 };

@@ -77,7 +77,7 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,
                        double weight = 1);
 // The same, and both steps are forecast; `session` is of `to`. Errors: as predict.
-Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session, double weight = 1);
+Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session);
 
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
