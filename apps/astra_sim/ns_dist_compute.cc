@@ -81,6 +81,10 @@ class Forecaster {
   // ns; `otherwise` where the node's operator is not known.
   AstraSim::Tick duration(const AstraSim::Workload& workload, const Node& node, AstraSim::Tick otherwise) {
     ++calls_;
+    if (node.has_attr("ns_dist_launches_ns")) {  // the step's wait for the host, which depends on other kernels
+      ++waits_;
+      return otherwise;
+    }
     std::vector<std::string> attributes;
     for (const char* each : {"ns_dist_op", "ns_dist_factor"}) add<std::string>(node, each, &attributes);
     if (attributes.empty() && node.has_attr("ns_dist_as")) {  // another node with the same operators tells them
@@ -155,7 +159,7 @@ class Forecaster {
   void summarize() {
     if (said_) return;
     said_ = true;
-    char text[512];
+    char text[768];
     if (calls_ == 0) {
       std::snprintf(text, sizeof(text),
                     "ns-dist: 0 CALLS: no kernel was forecast for %s. The traces have no kernels, or ASTRA-Sim was "
@@ -163,15 +167,23 @@ class Forecaster {
                     gpu_.c_str());
     } else {
       std::snprintf(text, sizeof(text),
-                    "ns-dist: %llu of %llu kernels forecast for %s; %llu keep their duration%s%.300s\n", calls_ - kept_,
-                    calls_, gpu_.c_str(), kept_, kept_ == 0 ? "" : ", the first one is ", first_kept_.c_str());
+                    "ns-dist: %llu of %llu kernels forecast for %s; %llu keep their duration%s%.300s\n",
+                    calls_ - kept_ - waits_, calls_ - waits_, gpu_.c_str(), kept_,
+                    kept_ == 0 ? "" : ", the first one is ", first_kept_.c_str());
+    }
+    if (waits_ > 0) {
+      const std::size_t length = std::char_traits<char>::length(text);
+      std::snprintf(text + length, sizeof(text) - length,
+                    "ns-dist: %llu waits for the host keep their duration, which is that of the GPU in the traces: "
+                    "`ns-dist annotate --gpu` writes those of another one\n",
+                    waits_);
     }
     [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::char_traits<char>::length(text));
   }
 
   static inline Forecaster* self_ = nullptr;
   std::string gpu_, first_kept_;
-  unsigned long long calls_ = 0, kept_ = 0;
+  unsigned long long calls_ = 0, kept_ = 0, waits_ = 0;
   bool said_ = false;
   ns_dist_session* session_ = nullptr;
   decltype(&ns_dist_close) close_ = nullptr;

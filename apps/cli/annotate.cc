@@ -21,6 +21,7 @@
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/training_clock.h"
+#include "ns_dist/version.h"
 #include "tables.h"
 #include "terminal.h"
 #include "trace_inputs.h"
@@ -235,6 +236,7 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
                     with_commas(static_cast<std::int64_t>(done.annotated.by_micros))));
   }
   const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
+                                           {"provenance", {{"version", version()}, {"git_revision", git_revision()}}},
                                            {"prefix", traces.prefix.filename().string()},
                                            {"ranks", files},
                                            {"nodes", done.annotated.nodes},

@@ -19,6 +19,7 @@
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/training_clock.h"
+#include "ns_dist/version.h"
 #include "terminal.h"
 #include "trace_inputs.h"
 
@@ -132,24 +133,29 @@ struct Exported {
   std::optional<Answer> answer;
 };
 
-std::string manifest_of(const Exported& exported, const UnfoldedStep& step, const ExportOptions& options) {
+std::string manifest_of(const Exported& exported, const Scenario& scenario, const UnfoldedStep& step,
+                        const ExportOptions& options) {
   const auto& [manifest, written, fit, answer] = exported;
-  nlohmann::ordered_json out = {{"schema", "ns-dist/traces/1"},
-                                {"prefix", options.prefix},
-                                {"ranks", written.ranks},
-                                {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
-                                {"merged_kernels", options.merge_kernels},
-                                {"operators", options.operators},
-                                {"nodes", written.nodes},
-                                {"bytes", written.bytes},
-                                {"groups", written.groups},
-                                {"step_time_s", step.timeline.step / units::s}};
+  const auto inputs = nlohmann::ordered_json::parse(write_scenario(scenario));
+  nlohmann::ordered_json out = {
+      {"schema", "ns-dist/traces/1"},
+      {"provenance", {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}}},
+      {"prefix", options.prefix},
+      {"ranks", written.ranks},
+      {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
+      {"merged_kernels", options.merge_kernels},
+      {"operators", options.operators},
+      {"nodes", written.nodes},
+      {"bytes", written.bytes},
+      {"groups", written.groups},
+      {"step_time_s", step.timeline.step / units::s}};
   if (fit) out["network_fit"] = {{"error_before", fit->error_before}, {"error", fit->error}, {"total", fit->total}};
   if (answer) {
     out["astra_sim"] = {{"step_time_s", answer->there / units::s},
                         {"by_slots_s", answer->slots / units::s},
                         {"by_formulas_s", answer->formulas / units::s}};
   }
+  out["inputs"] = inputs;
   return dump_json(out, 1);
 }
 
@@ -202,7 +208,7 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
     NS_TRY_VOID(write_astra_inputs(scenario.cluster, out.written.ranks, beside, fitted));
   }
   NS_TRY(out.answer, answer_of(folder.staging(), out.written, step, options));
-  NS_TRY(out.manifest, folder.commit(manifest_of(out, step, options)));
+  NS_TRY(out.manifest, folder.commit(manifest_of(out, scenario, step, options)));
   return out;
 }
 

@@ -72,8 +72,9 @@ std::string answer(const Report& report) {
       duration_text(report.step), duration_text(report.step_low), duration_text(report.step_high));
   text += interval(report);
   if (report.against) {
-    text += fmt::format("<p>Against {}: {}.</p>\n", html(report.against->report),
-                        difference_text(report.against->difference));
+    const std::string parts = difference_parts_text(report.against->difference);
+    text += fmt::format("<p>Against {}: {}{}.</p>\n", html(report.against->report),
+                        difference_text(report.against->difference), parts.empty() ? "" : "; its parts: " + parts);
   }
   text += "<div class=\"tiles\">\n";
   text += tile(rate_text(report.tokens_per_second) + " tokens/s",
@@ -166,16 +167,15 @@ std::string improvements_section(const Report& report) {
   std::string text;
   for (const Improvement& improvement : report.improvements) {
     const std::string flags = to_flags(improvement.set, report.scenario);
-    text += fmt::format("<li><b>-{}</b>{} {}{}{}</li>\n", duration_text(improvement.saves),
-                        improvement.at_most ? " at most," : "", html(with_flags(improvement.change)),
-                        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)),
-                        improvement.fits ? "" : " (does not fit)");
+    text += fmt::format(
+        "<li><b>{}</b> {}{}{}</li>\n", saving_text(improvement, report.step), html(with_flags(improvement.change)),
+        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)), improvement.fits ? "" : " (does not fit)");
   }
   if (text.empty()) return "";
   return section("What would help most",
                  "<ul>\n" + text +
-                     "</ul>\n<p class=\"soft\">Each saving is the difference of two forecasts. <em>At "
-                     "most</em> is a limit, not a change that can be made.</p>\n");
+                     "</ul>\n<p class=\"soft\">Each saving is the difference of two forecasts; in brackets its 90 % "
+                     "interval, of the step. <em>At most</em> is a limit, not a change that can be made.</p>\n");
 }
 
 std::string warnings_section(const Report& report) {

@@ -156,12 +156,39 @@ std::string sensitivity_text(const Sensitivity& each) {
                      each.fits ? "" : ", does not fit");
 }
 
+static std::string signed_duration(Seconds time) {
+  return (time < Seconds() ? "-" : "+") + duration_text(max(time, -time));
+}
+
 std::string difference_text(const StepDifference& difference) {
-  const std::string step = fmt::format("{}{}, ", difference.longer < Seconds() ? "-" : "+",
-                                       duration_text(max(difference.longer, -difference.longer)));
+  const std::string step = signed_duration(difference.longer) + ", ";
   return fmt::format("{}{:+.1f} %{} (90 % interval {:+.1f} to {:+.1f} %)", difference.steps == 1 ? step : "",
                      100 * difference.share(difference.longer), difference.steps == 1 ? "" : " for as many tokens",
                      100 * difference.share(difference.low), 100 * difference.share(difference.high));
+}
+
+std::string difference_parts_text(const StepDifference& difference) {
+  constexpr std::size_t kMostParts = 4;
+  constexpr double kSmall = 0.002;  // of the step
+  const auto size = [](Seconds part) { return max(part, -part); };
+  std::array<BreakdownPart, kBreakdownParts.size()> parts = kBreakdownParts;
+  std::stable_sort(parts.begin(), parts.end(), [&](const BreakdownPart& a, const BreakdownPart& b) {
+    return size(difference.parts.*a.seconds) > size(difference.parts.*b.seconds);
+  });
+  std::string text;
+  for (const BreakdownPart& part : std::span(parts).first(kMostParts)) {
+    const Seconds seconds = difference.parts.*part.seconds;
+    if (size(seconds) < kSmall * difference.from) break;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part.name, signed_duration(seconds));
+  }
+  return text;
+}
+
+std::string saving_text(const Improvement& improvement, Seconds step) {
+  const std::string saves = "-" + duration_text(improvement.saves);
+  if (!improvement.interval) return saves + " at most,";
+  return fmt::format("{} ({:+.1f} to {:+.1f} %)", saves, -100 * (improvement.interval->high / step),
+                     -100 * (improvement.interval->low / step));
 }
 
 }  // namespace ns_dist::cli

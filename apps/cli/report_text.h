@@ -29,6 +29,10 @@ std::string change_text(const Sensitivity& sensitivity);
 std::string sensitivity_text(const Sensitivity& sensitivity);
 // "-303.2 ms, -3.5 % (90 % interval -12.3 to +5.2 %)"
 std::string difference_text(const StepDifference& difference);
+// The largest parts of a difference: "compute -258 ms, pipeline bubble +188.2 ms". Nothing where all are small.
+std::string difference_parts_text(const StepDifference& difference);
+// "-488.5 ms (-11.0 to +0.5 %)", of the step; of a limit "-1.2 s at most,"
+std::string saving_text(const Improvement& improvement, Seconds step);
 
 // Of a plan that does not fit: "does not fit", or what there is no room for beside its tensors.
 std::string unfit_text(const Report& report);

@@ -183,7 +183,7 @@ std::string plan_text(const ParallelPlan& plan) {
 static std::string not_searched(const Report& report) {
   for (const Improvement& each : report.improvements) {
     if (each.set.empty()) continue;
-    return fmt::format("  not searched: -{} {}: {}\n", duration_text(each.saves), with_flags(each.change),
+    return fmt::format("  not searched: {} {}: {}\n", saving_text(each, report.step), with_flags(each.change),
                        to_flags(each.set, report.scenario));
   }
   return "";

@@ -86,8 +86,11 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   page.line("");
   page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
             duration_text(report.step_low), duration_text(report.step_high));
-  if (report.against)
+  if (report.against) {
     page.fact("", "against {}: {}", report.against->report, difference_text(report.against->difference));
+    const std::string parts = difference_parts_text(report.against->difference);
+    if (!parts.empty()) page.fact("", "its parts: {}", parts);
+  }
   std::vector<Addition> additions = report.additions;
   std::stable_sort(additions.begin(), additions.end(),
                    [](const Addition& a, const Addition& b) { return a.seconds > b.seconds; });
@@ -162,8 +165,7 @@ void what_would_help(Page& page, const Report& report, std::size_t most) {
   for (const Improvement& improvement : std::span(report.improvements).first(most)) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
-    page.line("  {:>11}{} {}{}", "-" + duration_text(improvement.saves), improvement.at_most ? " at most," : "", what,
-              improvement.fits ? "" : " (does not fit)");
+    page.line("  {:>28} {}{}", saving_text(improvement, report.step), what, improvement.fits ? "" : " (does not fit)");
   }
 }
 

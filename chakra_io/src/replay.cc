@@ -32,6 +32,7 @@ using namespace chakra;
 enum class State : std::uint8_t { kWaiting, kReady, kRunning, kEnded };
 enum class Slot : std::uint8_t { kKernel, kCpu, kCommunication, kNone };
 constexpr std::size_t kSlots = 3;
+constexpr std::int64_t kAllRanks = 0;  // the group of collectives that name none
 
 struct Node {
   std::uint64_t id = 0;
@@ -60,6 +61,7 @@ struct RankState {
   std::array<Ready, kSlots> ready;
   std::array<bool, kSlots> busy{};
   std::size_t ended = 0;
+  std::uint64_t collectives = 0;  // begun so far, of all groups
   Nanoseconds finish = 0, kernels = 0, communication = 0;
   std::uint64_t problems = 0;
 };
@@ -359,7 +361,10 @@ class Replay {
   void meet(Rank rank, NodeIndex index) {
     const Node& node = at(rank, index);
     Group& group = groups_.at(node.group);
-    const std::uint64_t number = group.started[*group.place_of(rank)]++;
+    // ASTRA-Sim numbers those of all ranks together with those of all other groups (Sys::generate_collective,
+    // num_streams).
+    const std::uint64_t of_group = group.started[*group.place_of(rank)]++, of_rank = of(rank).collectives++;
+    const std::uint64_t number = node.group == kAllRanks ? of_rank : of_group;
     Group::Meeting& meeting = group.meetings[number];
     if (!meeting.arrived.empty()) {
       const Node& first = at(meeting.arrived.front().rank, meeting.arrived.front().node);
@@ -561,6 +566,10 @@ class Replay {
     if (other != meeting.arrived.end()) {
       const Node& there = at(other->rank, other->node);
       why = fmt::format("meets {} (rank {}, node {}): type and size must agree", text_of(there), other->rank, there.id);
+    }
+    // Members of other groups have begun others of them.
+    if (group == kAllRanks && groups_.size() > 1) {
+      why += "; without a group, ranks meet at the number of all their collectives: give it a group of all ranks";
     }
     report(arrival.rank, node,
            fmt::format("collective number {} of group {}, {}, {}", number + 1, group, text_of(node), why));

@@ -414,9 +414,11 @@ class Adviser {
 
   // What the change saves when what overlaps shares. Nothing where it saves nothing.
   std::optional<Improvement> timed(Choice choice) const {
-    const auto step = step_time(choice.scenario, session_);
-    if (!step) return std::nullopt;
-    choice.improvement.saves = prediction_.step - *step;
+    const auto changed = predict(choice.scenario, session_);
+    if (!changed) return std::nullopt;
+    const StepDifference difference = compare(scenario_, prediction_, choice.scenario, *changed);
+    choice.improvement.saves = -difference.longer;
+    choice.improvement.interval = {-difference.high, -difference.low};
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);
@@ -433,7 +435,7 @@ class Adviser {
     const Seconds rest = step([category](const WorkItem& item, const Forecast& forecast) {
       return item.category == category ? Seconds() : forecast.latency;
     });
-    return {std::move(change), prediction_.step - rest, true, {}};
+    return {std::move(change), prediction_.step - rest, {}, true, {}};
   }
 
   // The operator family that would save most if its kernels reached their floor: the one that is above it longest on
@@ -452,7 +454,8 @@ class Adviser {
     const Seconds rest = step([family](const WorkItem& item, const Forecast& forecast) {
       return std::holds_alternative<Operator>(item.work) && kind_of(item) == family ? forecast.floor : forecast.latency;
     });
-    return Improvement{fmt::format("{} kernels at the GPU's peak rates", family), prediction_.step - rest, true, {}};
+    return Improvement{
+        fmt::format("{} kernels at the GPU's peak rates", family), prediction_.step - rest, {}, true, {}};
   }
 
  private:

@@ -67,12 +67,15 @@ Result<void> check_scenario(const Scenario& scenario) {
 }
 
 tl::unexpected<Error> too_long(const Scenario& scenario) {
+  const bool asked = scenario.settings.unfolded;
   return fail({ErrorCode::kInfeasible,
-               fmt::format("{} microbatches are too many to be timed one by one, and this step does not repeat itself",
-                           microbatches_of(scenario.plan, scenario.training)),
+               fmt::format("{} microbatches are too many to be timed one by one, {}",
+                           microbatches_of(scenario.plan, scenario.training),
+                           asked ? "which settings/unfolded asks for" : "and this step does not repeat itself"),
                "training/global_batch, training/micro_batch, plan/dp",
                fmt::format("at most {} events in a step", kMostEvents),
-               "write a larger plan/dp or training/micro_batch, or a smaller training/global_batch"});
+               fmt::format("{}write a larger plan/dp or training/micro_batch, or a smaller training/global_batch",
+                           asked ? "leave out settings/unfolded, or " : "")});
 }
 
 // Planned and priced, not yet timed.

@@ -109,7 +109,14 @@ ordered_json against_json(const Against& against) {
           {"steps", difference.steps},
           {"difference_s", difference.longer / units::s},
           {"difference_low_s", difference.low / units::s},
-          {"difference_high_s", difference.high / units::s}};
+          {"difference_high_s", difference.high / units::s},
+          {"difference_parts_s", breakdown_json(difference.parts)}};
+}
+
+// null of a limit.
+ordered_json interval_end(const Improvement& improvement, Seconds Interval::*end) {
+  if (!improvement.interval) return nullptr;
+  return (*improvement.interval).*end / units::s;
 }
 
 ordered_json energy_json(const Report& report) {
@@ -150,6 +157,8 @@ std::string to_json(const Report& report) {
     improvements.push_back({{"change", improvement.change},
                             {"flags", to_flags(improvement.set, report.scenario)},
                             {"saves_s", improvement.saves / units::s},
+                            {"saves_low_s", interval_end(improvement, &Interval::low)},
+                            {"saves_high_s", interval_end(improvement, &Interval::high)},
                             {"at_most", improvement.at_most},
                             {"fits", improvement.fits}});
   }

@@ -69,16 +69,20 @@ StepDifference compare(const Scenario& from, const Prediction& one, const Scenar
                        double weight) {
   const double steps = tokens_of_step(from.training) / tokens_of_step(to.training), times = weight * steps;
   const Seconds longer = times * other.step - one.step;
+  Breakdown parts;
+  for (const BreakdownPart& part : kBreakdownParts) {
+    parts.*part.seconds = times * (other.breakdown.*part.seconds) - one.breakdown.*part.seconds;
+  }
   if (err_together(from, to)) {
     Unexplained rest = unexplained(to);
     if (from.plan == to.plan && from.training == to.training) rest.between = 0;
     const Interval difference = step_difference(rest, one, other, times);
-    return {one.step, steps, longer, difference.low, difference.high};
+    return {one.step, steps, longer, difference.low, difference.high, parts};
   }
   const Interval before = step_interval(from, one), after = step_interval(to, other);
   const double below = std::hypot(times * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
   const double above = std::hypot(times * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
-  return {one.step, steps, longer, longer - below * units::s, longer + above * units::s};
+  return {one.step, steps, longer, longer - below * units::s, longer + above * units::s, parts};
 }
 
 Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {

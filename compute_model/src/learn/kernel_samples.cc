@@ -84,6 +84,9 @@ constexpr std::array<Table, 28> kTables = {{
 // What `fit` looks through for a table, below the folder that it is given.
 constexpr std::array<std::string_view, 3> kFolders = {"", "kernels", "kernels_training"};
 
+// Milliseconds of a kernel. Beyond, a unit was mistaken, or logarithms of ratios leave floats.
+constexpr double kShortest = 1e-6, kLongest = 1e9;
+
 // The library that the row's `default` stands for.
 void resolve_library(Operator& op, const Gpu& gpu) {
   if (auto* attention = std::get_if<Attention>(&op.kind)) attention->library = library_of(*attention, gpu);
@@ -168,6 +171,10 @@ Result<KernelSamples> read_samples(const KernelFitOptions& options,
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(KernelRow row, reader.row(i));
       if (!row.latency_ms) continue;
+      if (*row.latency_ms < kShortest || *row.latency_ms > kLongest) {
+        return fail({ErrorCode::kInvalidInput, fmt::format("latency_ms is {:g}", *row.latency_ms),
+                     fmt::format("{}:{}", table.where(), table.line(i)), "a kernel's milliseconds, 1e-6 to 1e9"});
+      }
       if (entry.is_unfit != nullptr && entry.is_unfit(row)) row.doubtful = true;
       if (row.doubtful) ++flagged;
       const bool other = preferred.passes_over(row);

@@ -69,11 +69,17 @@ struct PathEntry {
   Seconds seconds;
 };
 
+// The 90 % interval of a time.
+struct Interval {
+  Seconds low, high;
+};
+
 // A change and the time it saves, by simulating it. `at_most`: no change that can be made, but a limit: what would be
 // saved if a cause went away altogether.
 struct Improvement {
   std::string change;  // what to do
   Seconds saves;
+  std::optional<Interval> interval;  // of `saves`; not of a limit
   bool at_most = false;
   std::vector<Assignment> set;  // what to set; empty for a limit
   bool fits = true;             // of a change: as the report's memory is told to fit
@@ -114,6 +120,7 @@ struct StepDifference {
   Seconds from;               // the other plan's step
   double steps = 1;           // so many steps train as many tokens as one of the other plan
   Seconds longer, low, high;  // these steps less `from`, with a 90 % interval
+  Breakdown parts;            // of `longer`
   double share(Seconds difference) const { return difference / from; }
 };
 struct Against {
@@ -166,9 +173,6 @@ std::vector<Hotspot> shown_hotspots(std::span<const Hotspot> all, std::size_t mo
 
 // The 90 % interval of the path's length. Forecasts of one operator family err together (their deviations add up);
 // families err independently (the sums add in quadrature).
-struct Interval {
-  Seconds low, high;
-};
 Interval path_interval(std::span<const PathEntry> path);
 
 // One JSON object, as the interface promises it, ending in a newline.

@@ -108,6 +108,27 @@ TEST(Replay, ACollectiveStartsWhenItsLastMemberDoes) {
   EXPECT_THAT(report.finish_ns, ElementsAre(8000U, 8000U));
 }
 
+// ASTRA-Sim 518bd513 hangs in the second of these: num_streams counts collectives of groups, too.
+TEST(Replay, CollectivesWithoutAGroupAreNumberedAmongAllOfTheirRank) {
+  const CommGroups half = {{1, {0, 1}}, {2, {0, 1, 2}}};
+  const auto traces = [](const std::string& last) {
+    Traces all(3);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      if (rank < 2) all[rank].push_back(collective(1, "1", 8));
+      all[rank].push_back(
+          collective(2, last, 8, rank < 2 ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{}));
+    }
+    return all;
+  };
+  EXPECT_TRUE(replay(traces("2"), half).ok());
+  const ReplayReport report = replay(traces(""), half);
+  EXPECT_FALSE(report.ok());
+  EXPECT_THAT(problem_of(report, 0),
+              HasSubstr("collective number 2 of group 0, ALL_REDUCE of 8 bytes, waits for rank 2; "
+                        "without a group, ranks meet at the number of all their collectives"));
+  EXPECT_THAT(problem_of(report, 2), HasSubstr("waits for ranks 0, 1"));
+}
+
 TEST(Replay, SendsAreEagerAndReceivesTakeNoSlot) {
   // Rank 1's receives are posted before its collective; the late one finds its message there.
   const Traces traces = {{send(1, 1, 64, 5), send(2, 1, 64, 6, {1}), collective(3, "1", 8, {2})},

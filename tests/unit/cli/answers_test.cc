@@ -236,6 +236,15 @@ TEST(Answers, AChangedReportIsComparedWithItsOwnPlan) {
   EXPECT_NEAR(against["difference_s"].get<double>(),
               chunks["step_time_s"].get<double>() - before["step_time_s"].get<double>(), 1e-12);
   EXPECT_LT(width(against), chunks["step_time_high_s"].get<double>() - chunks["step_time_low_s"].get<double>());
+  double parts = 0;
+  for (const auto& [key, seconds] : against["difference_parts_s"].items()) {
+    EXPECT_NEAR(seconds.get<double>(),
+                chunks["breakdown_s"][key].get<double>() - before["breakdown_s"][key].get<double>(), 1e-12);
+    parts += seconds.get<double>();
+  }
+  EXPECT_NEAR(parts, against["difference_s"].get<double>(), 1e-9);
+  EXPECT_LT(against["difference_parts_s"]["bubble"], 0);
+  EXPECT_THAT(answered("--from report.json --vpp 2", folder.path()).out, HasSubstr("its parts: pipeline bubble -"));
 
   // A second machine has errors of its own; a second network of one plan has only those of its collectives.
   EXPECT_GT(width(changed("--gpu a100")["against"]), 2 * width(against));

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ns_dist/version.h"
 #include "support/answered.h"
 
 namespace ns_dist {
@@ -292,6 +293,9 @@ TEST(Traces, MergedKernelsEndAtTheSameTimes) {
   EXPECT_LT(merged["nodes"].get<int>(), 0.8 * plain["nodes"].get<int>());
   const json manifest = json::parse(read_text(folder.path() / "merged" / "manifest.json"));
   EXPECT_EQ(manifest["nodes"], merged["nodes"]);
+  EXPECT_EQ(manifest["provenance"]["version"], std::string(version()));
+  const json again = json::parse(answered("--from merged/manifest.json --json", folder.path()).out);
+  EXPECT_EQ(again["step_time_s"], manifest["step_time_s"]) << "the manifest tells the plan";
   EXPECT_EQ(manifest["ranks"], 8);
 }
 

@@ -241,6 +241,16 @@ TEST_F(KernelFitTest, RefusesWhatItCannotFitWithAPlace) {
   fit = fit_kernels(options_, gpu_of);
   ASSERT_FALSE(fit);
   EXPECT_NE(to_text(fit.error()).find("nobody"), std::string::npos) << to_text(fit.error());
+
+  for (const char* latency : {"1e308", "5e-324"}) {
+    std::ofstream(folder_ / "fp8_gemm.csv") << "gpu,op,dtype,m,n,k,latency_ms\nh200-sxm,linear,fp8,64,64,64,1\n"
+                                            << "h200-sxm,linear,fp8,64,64,128," << latency << "\n";
+    fit = fit_kernels(options_, gpu_of);
+    ASSERT_FALSE(fit);
+    EXPECT_NE(fit.error().where.find("fp8_gemm.csv:3"), std::string::npos) << to_text(fit.error());
+    EXPECT_EQ(fit.error().message,
+              std::string("latency_ms is ") + (latency == std::string("1e308") ? "1e+308" : "4.94066e-324"));
+  }
 }
 
 }  // namespace

@@ -507,6 +507,9 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
       const auto again = simulate(resolved(changed));
       ASSERT_TRUE(again) << improvement.change;
       EXPECT_NEAR((report->step - again->step) / improvement.saves, 1, 1e-6) << improvement.change;
+      ASSERT_TRUE(improvement.interval) << improvement.change;
+      EXPECT_LT(improvement.interval->low, improvement.saves) << improvement.change;
+      EXPECT_GT(improvement.interval->high, improvement.saves) << improvement.change;
       EXPECT_LE(again->memory.device(), again->scenario.cluster.gpu.memory) << improvement.change;
     }
     EXPECT_GE(changes, 1) << field;

@@ -496,6 +496,7 @@ TEST(Simulate, LimitsTellWhatACauseCosts) {
                                   [](const Improvement& i) { return i.change == "free tensor-parallel links"; });
   ASSERT_NE(limit, report.improvements.end());
   EXPECT_TRUE(limit->at_most);
+  EXPECT_FALSE(limit->interval);
   EXPECT_NEAR(limit->saves / report.breakdown.tp_exposed, 1, 1e-9);
 }
 
