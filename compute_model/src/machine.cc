@@ -32,17 +32,19 @@ VoltageRange voltage_of(int process_nm) {
 // AMD's at 5 nm goes through the "max-achievable FLOPS" that AMD measured and published (ROCm blogs, "Measuring
 // Max-Achievable FLOPs, part 2", February 2025, BF16): 708 TFLOP/s on MI300X and 843 on MI325X, which gives 8.2e-31 and
 // 6.5e-31. They are the best of many shapes, as 794 TFLOP/s is on H100, which is 1.045 times H100's ceiling here; the
-// mean of the two times 1.045^3 is the constant. At 3 nm TSMC's published power at equal speed, N3E -34 % from N5.
+// mean of the two times 1.045^3 is the constant. At 3 nm TSMC's published power at equal speed, N3E -34 % from N5, and
+// of NVIDIA's 4NP as N4P -22 % from N5.
 double cube_law_cost(const Gpu& gpu) {
   if (gpu.vendor == "amd" && gpu.process_nm <= 5) return gpu.process_nm > 4 ? 8.3e-31 : 8.3e-31 * 0.66;
   if (gpu.process_nm > 10) return 3.3e-30;
   if (gpu.process_nm > 7) return 8.2e-31;
-  return gpu.process_nm > 5 ? 1.34e-30 : 4.66e-31;
+  if (gpu.process_nm > 5) return 1.34e-30;
+  return gpu.process_nm > 3 ? 4.66e-31 : 4.66e-31 * (0.66 / 0.78);
 }
 
 // FLOP a clock of an SM's tensor units, 16-bit operands, by compute capability: data sheets' peaks over SMs and clock
 // (configs/gpus). GeForce boards of 8.6, 8.9 and 12.0 have half the peak, but the same units.
-constexpr std::array<std::pair<std::string_view, double>, 13> kFlopPerClock = {{
+constexpr std::array<std::pair<std::string_view, double>, 14> kFlopPerClock = {{
     {"7.0", 1024},
     {"7.5", 1024},
     {"8.0", 2048},
@@ -51,6 +53,7 @@ constexpr std::array<std::pair<std::string_view, double>, 13> kFlopPerClock = {{
     {"9.0", 4096},
     {"10.0", 8192},
     {"10.3", 8192},
+    {"10.7", 8192},
     {"12.0", 1024},
     {"gfx908", 1024},
     {"gfx90a", 1024},

@@ -284,7 +284,37 @@ Result<std::string> Catalog::text(CatalogKind kind, std::string_view reference) 
 
 Result<Gpu> Catalog::gpu(std::string_view reference) const {
   NS_TRY(const Source source, find(CatalogKind::kGpu, reference));
-  return read_gpu(source.text, source.path);
+  NS_TRY(nlohmann::ordered_json root, parse_json(source.text, source.path));
+  std::vector<nlohmann::ordered_json> chain;  // each like the next one
+  std::vector<std::string> paths = {source.path};
+  while (root.is_object() && root.contains("like")) {
+    const auto wrong = [&](Error error) {
+      if (error.where.empty()) error.where = paths.back() + "#/like";
+      return fail(std::move(error));
+    };
+    if (!root["like"].is_string()) {
+      return wrong({ErrorCode::kInvalidInput, fmt::format("{} is no GPU", json_excerpt(root["like"])), "",
+                    "an id of ns-dist list gpus, or a file"});
+    }
+    auto found = find(CatalogKind::kGpu, root["like"].get_ref<const std::string&>());
+    if (!found) return wrong(std::move(found).error());
+    if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
+      return wrong({ErrorCode::kInvalidInput, fmt::format("the GPU \"{}\" is like itself", found->path), "",
+                    "GPUs of which the last one is like no other"});
+    }
+    paths.push_back(found->path);
+    chain.push_back(std::move(root));
+    NS_TRY(root, parse_json(found->text, found->path));
+  }
+  if (!chain.empty()) {
+    NS_TRY_VOID(gpu_of(root, paths.back()));  // its own mistakes, with its own name
+    if (is_neusight_device(root)) {
+      return fail({ErrorCode::kInvalidInput, "a device file of NeuSight's has other keys",
+                   paths[paths.size() - 2] + "#/like", "a GPU of ns-dist list gpus, or a file with its keys"});
+    }
+  }
+  for (; !chain.empty(); chain.pop_back()) root = gpu_like(std::move(root), std::move(chain.back()));
+  return gpu_of(root, source.path);
 }
 
 Result<Fabric> Catalog::fabric(std::string_view reference) const {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 
@@ -31,8 +32,16 @@ void quantities_of(const nlohmann::ordered_json& value, const std::string& point
 }  // namespace
 
 void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
+  constexpr std::string_view kOneForAll = "\"sources\": \"where the numbers come from\" names one source for all";
+  if (reader.is_text("sources")) {
+    if (reader.text("sources").empty()) reader.note("sources", "no source is named", std::string(kOneForAll));
+    return reader.reject_unknown_keys();
+  }
+  if (!root.contains("sources")) {
+    reader.note("", "key \"sources\" is missing", "", fmt::format("add it: {}", kOneForAll));
+  }
   std::vector<std::string> covered;
-  reader.object("sources", [&](JsonReader& sources) {
+  const auto read = [&](JsonReader& sources) {
     for (const std::string& key : sources.keys()) {
       if (sources.text(key).empty()) continue;
       if (!key.starts_with("/")) {
@@ -41,26 +50,53 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
       }
       covered.push_back(key);
     }
-  });
+  };
+  reader.object("sources", read, Presence::kOptional);
   reader.reject_unknown_keys();
   if (!root.contains("sources")) return;
   std::vector<std::string> quantities;
   quantities_of(root, "", quantities);
+  constexpr std::size_t kMostNoted = 8;
+  std::size_t missing = 0;
   for (const std::string& pointer : quantities) {
     const std::string place = pointer.substr(1);
     bool is_covered = reader.is_noted(place);
     for (const std::string& source : covered) {
       is_covered |= pointer == source || pointer.starts_with(source + "/");
     }
-    if (!is_covered) {
+    if (!is_covered && ++missing <= kMostNoted) {
       reader.note(place, "this number has no source", "",
                   fmt::format("add \"{}\" to \"sources\": where the number comes from", shortened(pointer)));
     }
   }
+  if (missing > kMostNoted) {
+    reader.note("sources", fmt::format("{} more numbers have no source", missing - kMostNoted), "",
+                fmt::format("or write {}", kOneForAll));
+  }
+}
+
+nlohmann::ordered_json gpu_like(nlohmann::ordered_json base, nlohmann::ordered_json own) {
+  const std::string like = base.value("id", "");
+  for (const char* key : {"id", "name", "aliases", "sources"}) base.erase(key);  // each GPU has its own
+  own.erase("like");
+  std::vector<std::string> all, changed;
+  quantities_of(own, "", changed);
+  base.merge_patch(own);
+  quantities_of(base, "", all);
+  auto sources = base.find("sources");
+  if (sources == base.end() || !sources->is_object()) return base;
+  for (const std::string& pointer : all) {
+    if (std::find(changed.begin(), changed.end(), pointer) == changed.end()) (*sources)[pointer] = "as " + like;
+  }
+  return base;
 }
 
 Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
   NS_TRY(const nlohmann::ordered_json root, parse_json(json, where));
+  return gpu_of(root, where);
+}
+
+Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where) {
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
   Gpu gpu;
@@ -75,6 +111,9 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
   gpu.id = reader.text("id");
   gpu.name = reader.text("name");
   gpu.aliases = reader.texts("aliases");
+  if (!reader.text("like", Presence::kOptional).empty()) {
+    reader.note("like", "the other GPU is in a catalog, which is not asked here", "all values of this one");
+  }
   static const std::vector<std::string_view> kVendors = {"nvidia", "amd", "other"};
   gpu.vendor = kVendors[reader.choice("vendor", kVendors)];
   gpu.architecture = reader.text("architecture");

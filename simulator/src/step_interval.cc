@@ -26,17 +26,21 @@ constexpr Unexplained kNotCompared[] = {
     {"dense models, of frameworks without comparable steps", 0.15, 0.30, 0.22},
     {"mixture of experts, of frameworks without comparable steps", 0.15, 0.40, 0.27},
 };
-// Of GPUs of other vendors no step was compared at all: as of frameworks without any.
+// Of GPUs of other vendors, and of generations that nobody here measured, no step was compared at all: as of frameworks
+// without any.
 constexpr std::string_view kOtherVendor[] = {"dense models, on GPUs of a vendor without comparable steps",
                                              "mixture of experts, on GPUs of a vendor without comparable steps"};
+constexpr std::string_view kNewGeneration[] = {"dense models, on GPUs of a generation without comparable steps",
+                                               "mixture of experts, on GPUs of a generation without comparable steps"};
 
 }  // namespace
 
 Unexplained unexplained(const Scenario& scenario) {
   const std::size_t kind = scenario.model.moe ? 1 : 0;
-  if (scenario.cluster.gpu.vendor != "nvidia") {
+  const Gpu& gpu = scenario.cluster.gpu;
+  if (gpu.vendor != "nvidia" || !is_known_architecture(gpu.architecture)) {
     Unexplained rest = kNotCompared[kind];
-    rest.situation = kOtherVendor[kind];
+    rest.situation = (gpu.vendor != "nvidia" ? kOtherVendor : kNewGeneration)[kind];
     return rest;
   }
   return scenario.compared_with.empty() ? kNotCompared[kind] : kCompared[kind];

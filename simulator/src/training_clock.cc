@@ -17,7 +17,9 @@ double training_slowdown(const Gpu& gpu, double exponent) {
   return std::pow(std::max(1.0, rate * gpu.flop_energy / power / kEfficiencyOfA100), exponent);
 }
 
-bool knows_training_clock(const Gpu& gpu) { return gpu.vendor == "nvidia" && gpu.memory_type.starts_with("HBM"); }
+bool knows_training_clock(const Gpu& gpu) {
+  return gpu.vendor == "nvidia" && gpu.memory_type.starts_with("HBM") && is_known_architecture(gpu.architecture);
+}
 
 double mean_of_largest(double n) {
   thread_local std::map<double, double> known;  // a search asks for few n, and very often

@@ -43,7 +43,9 @@ class Catalog {
   static Catalog built_in() { return {}; }
 
   // Each errs when the reference is unknown (naming the nearest), or its file has mistakes (all of them).
-  Result<Gpu> gpu(std::string_view reference) const;  // also NeuSight's device JSON
+  // Also NeuSight's device JSON, and a file that tells in "like" which GPU has all its other values. Errors also: such
+  // a GPU is like itself.
+  Result<Gpu> gpu(std::string_view reference) const;
   Result<Fabric> fabric(std::string_view reference) const;
   Result<Cluster> cluster(std::string_view reference) const;
   // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown; `file` names it in

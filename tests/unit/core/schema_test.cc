@@ -30,7 +30,10 @@ const std::filesystem::path kConfigs = std::filesystem::path(NS_DIST_SOURCE_DIR)
 
 Json parsed(const std::filesystem::path& path) { return Json::parse(std::ifstream(path)); }
 
-bool has_type(const Json& value, const std::string& type) {
+bool has_type(const Json& value, const Json& type) {
+  if (type.is_array()) {
+    return std::any_of(type.begin(), type.end(), [&](const Json& each) { return has_type(value, each); });
+  }
   if (type == "object") return value.is_object();
   if (type == "array") return value.is_array();
   if (type == "string") return value.is_string();
@@ -45,6 +48,7 @@ void check(const Json& schema, const Json& value, const std::string& place, std:
     if (!holds) wrong.push_back(place + ": " + what);
   };
   if (schema.contains("type") && !has_type(value, schema["type"])) return expect(false, "not " + schema["type"].dump());
+  static const std::set<std::string> kOfObjects = {"propertyNames", "properties", "additionalProperties"};
   for (const auto& [keyword, rule] : schema.items()) {
     const std::string broken = keyword + " " + rule.dump();
     if (keyword == "const") {
@@ -69,8 +73,18 @@ void check(const Json& schema, const Json& value, const std::string& place, std:
       expect(std::set<Json>(value.begin(), value.end()).size() == value.size(), broken);
     } else if (keyword == "items") {
       for (std::size_t i = 0; i < value.size(); ++i) check(rule, value[i], place + "/" + std::to_string(i), wrong);
+    } else if (keyword == "anyOf") {
+      expect(std::any_of(rule.begin(), rule.end(),
+                         [&](const Json& each) {
+                           std::vector<std::string> why;
+                           check(each, value, place, why);
+                           return why.empty();
+                         }),
+             broken);
     } else if (keyword == "required") {
       for (const std::string key : rule) expect(value.contains(key), "\"" + key + "\" is missing");
+    } else if (kOfObjects.contains(keyword) && !value.is_object()) {
+      continue;
     } else if (keyword == "propertyNames") {
       for (const auto& [key, unused] : value.items()) check(rule, key, place + "/" + key, wrong);
     } else if (keyword == "properties") {
@@ -108,6 +122,9 @@ void describe(const Json& schema, const std::string& place, Description& found) 
     describe(inner, place + "/" + key, found);
   }
   for (const std::string key : schema.value("required", Json::array())) found.required[place].insert(key);
+  for (const Json& each : schema.value("anyOf", Json::array())) {
+    for (const std::string key : each["required"]) found.required[place].insert(key);
+  }
   if (schema.contains("minProperties")) found.required[place] = found.keys[place];  // one of them is required
 }
 

@@ -200,8 +200,8 @@ TEST(TrainingClock, AddsNothingToStepsThatWaitForTheHost) {
   EXPECT_NEAR(added("20 ms"), 0, 0.002);
 }
 
-// No step was published of boards with GDDR and of other vendors: theirs may be as slow as a benchmark, or as much
-// slower as the forecast says again, and at least as much as an H100.
+// No step was published of boards with GDDR, of other vendors and of newer generations: theirs may be as slow as a
+// benchmark, or as much slower as the forecast says again, and at least as much as an H100.
 TEST(TrainingClock, WithoutPublishedStepsTheIntervalHasAllOfIt) {
   Scenario scenario = *resolve(ScenarioSpec{}, Catalog::built_in());
   const auto parts = [&](std::string_view id) {
@@ -215,6 +215,10 @@ TEST(TrainingClock, WithoutPublishedStepsTheIntervalHasAllOfIt) {
   EXPECT_DOUBLE_EQ(parts("mi300x").clock_above, 0.15);
   EXPECT_EQ(parts("l40s").clock_below, 0);
   EXPECT_DOUBLE_EQ(parts("l40s").clock_above, 0.15);
+  EXPECT_DOUBLE_EQ(parts("vr200").clock_above, training_slowdown(gpu("vr200")) - 1);
+  EXPECT_EQ(parts("vr200").situation, "dense models, on GPUs of a generation without comparable steps");
+  EXPECT_EQ(parts("vr200").rest_above, parts("mi300x").rest_above);
+  EXPECT_GT(parts("vr200").rest_above, parts("gb300").rest_above);
   scenario.cluster.gpu = gpu("mi300x"), scenario.cluster.gpu.board_power *= 0.5;
   const IntervalParts short_of_power = interval_parts(scenario, 10 * units::s, {9 * units::s, 11 * units::s});
   EXPECT_GT(short_of_power.clock_above, 0.2);
