@@ -226,12 +226,12 @@ one replica gathers its weights|core/include/ns_dist/parallel_plan.h|s@(has_fp32
 a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@inner - loads\[@inner - 0 * loads[@|unit_network_model
 launches do not hide behind kernels|core/include/ns_dist/host_launches.h|s@part(p).all - hidden@part(p).all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/step_difference.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
-the search's bound adds up all stages|simulator/src/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
-the search's bound has collectives block that run beside another pass|simulator/src/search_bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
-the search's bound has a stage wait for itself|simulator/src/search_bounds.cc|s@stage.forward + times \* work@stage.forward + (times + 1) * work@|unit_simulator property_simulator
-the search's bound has collectives where they take most|simulator/src/search_bounds.cc|s@least = std::min(least, there->latency)@least = std::max(least, there->latency)@|unit_simulator property_simulator
-the search's bound leaves out groups that lie otherwise|simulator/src/search_bounds.cc|s@std::for_each(others.begin(), others.end(), look);@@|unit_simulator property_simulator
-plans of a larger batch look slower|simulator/src/search.cc|s@return seconds \* (tokens_ / tokens_of_step(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of_step(scenario.training)))@|unit_simulator property_simulator
+the search's bound adds up all stages|simulator/src/search/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
+the search's bound has collectives block that run beside another pass|simulator/src/search/bounds.cc|s@pairs_passes(plan) ? stage.work.beside() : stage.work.apart()@stage.work.apart()@|unit_simulator property_simulator
+the search's bound has a stage wait for itself|simulator/src/search/bounds.cc|s@stage.forward + times \* work@stage.forward + (times + 1) * work@|unit_simulator property_simulator
+the search's bound has collectives where they take most|simulator/src/search/bounds.cc|s@least = std::min(least, there->latency)@least = std::max(least, there->latency)@|unit_simulator property_simulator
+the search's bound leaves out groups that lie otherwise|simulator/src/search/bounds.cc|s@std::for_each(others.begin(), others.end(), look);@@|unit_simulator property_simulator
+plans of a larger batch look slower|simulator/src/search/groups.cc|s@return seconds \* (tokens_ / tokens_of_step(scenario.training))@return seconds * (tokens_ / std::max(tokens_, 0 * tokens_of_step(scenario.training)))@|unit_simulator property_simulator
 kernels lose no SMs to collectives|simulator/src/clocks/flow_table.cc|s@std::max(kSlowest, 1 - sms)@std::max(kSlowest, 1 - 0 * sms)@|unit_simulator property_simulator
 a slowed flow takes all of its memory traffic|simulator/src/clocks/flow_table.cc|s@demand->memory \* flows_\[lane\].rate@demand->memory@|unit_simulator property_simulator
 what two plans share makes their difference wider|simulator/src/step_difference.cc|s@add(from, -1)@add(from, 1)@|unit_simulator property_simulator
@@ -252,9 +252,9 @@ a slow rank is as fast as all|simulator/src/costs.cc|s@? stragglers.slow_factor 
 products in training run at the burst clock|simulator/src/training_clock.cc|s@return is_product(op) \&\& op.dtype != DType::kFp32 ? load : 1;@return is_product(op) \&\& op.dtype != DType::kFp32 ? 1 : 1;@|unit_simulator property_simulator
 all storage is one GPU's share|simulator/src/time_to_train.cc|s@value_or(gpus \* kStorageBandwidthPerGpu)@value_or(kStorageBandwidthPerGpu)@|unit_simulator property_simulator
 the interval of a training has no failures|simulator/src/time_to_train.cc|s@report.step_high / report.step \* time.total;@report.step_high / report.step * time.without_failures;@|unit_simulator property_simulator
-the last stage gets one layer less, however long its loss|simulator/src/search_space.cc|s@last->layers - all_plans.loss_layers@last->layers - 1@|unit_simulator property_simulator
+the last stage gets one layer less, however long its loss|simulator/src/search/space.cc|s@last->layers - all_plans.loss_layers@last->layers - 1@|unit_simulator property_simulator
 the last stage is that of the embedding|parallelism/src/layer_division.cc|s@seats\[i\].stage != seats.back().stage@seats[i].stage != seats.front().stage@|unit_parallelism property_parallelism
-the busiest stage's network time is the last one's|simulator/src/search.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
+the busiest stage's network time is the last one's|simulator/src/search/answers.cc|s@most = std::max(most, sum);@most = sum;@|unit_simulator property_simulator
 weights and states fill no memory|simulator/src/host_waits.cc|s@const bool tight = used.total() > kTight \* scenario.cluster.gpu.memory;@const bool tight = used.activations > kTight * scenario.cluster.gpu.memory;@|unit_simulator property_simulator
 hidden collectives are exposed|simulator/src/clocks/fragment_length.h|s@length = std::max(length, stream);@length += duration(index(node.work));@|unit_simulator property_simulator
 a remedy keeps its replicas|simulator/src/memory_remedy.cc|s@each.plan.dp = plan.dp / times@each.plan.dp = plan.dp@|unit_simulator
@@ -363,7 +363,7 @@ up-projections are made again behind the attention's gradient|parallelism/src/bl
 a table that a stage reads twice travels twice|parallelism/src/replica_exchange.cc|s@one_table_(one_table)@one_table_(one_table \&\& plan.pp < 1)@|unit_parallelism
 multi-token prediction sends nothing of its own|parallelism/src/planner.cc|s@1 + predictions@1 + 0 * predictions@|unit_parallelism
 experts' replicas make any sets|parallelism/src/check_plan.cc|s@model.moe \&\& all %@model.moe \&\& 0 * all %@|unit_parallelism
-a search writes no layout|simulator/src/search.cc|s@!layout.empty()@layout.size() > 9999@|unit_simulator
+a search writes no layout|simulator/src/search/answers.cc|s@!layout.empty()@layout.size() > 9999@|unit_simulator
 a framework's schedule keeps what it forbids|simulator/src/scenario.cc|s@scenario.plan.overlap_ep = false;@@|unit_simulator
 delayed scaling recomputes norms|simulator/src/scenario_fields.cc|s@if (!delayed) modules@if (!delayed + 1) modules@|unit_simulator
 what nobody compared is as certain|simulator/src/step_interval.cc|s@scenario.compared_with.empty() ? kNotCompared@scenario.compared_with.empty() ? kCompared@|unit_simulator
@@ -399,7 +399,7 @@ steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@scenario.clus
 fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (before_ampere and false) {@|unit_simulator
 uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % chunks != 0)@(layers % chunks != 0 and (even or true))@|unit_simulator
 ZeRO 2 is no remedy|simulator/src/memory_remedy.cc|s@muon ? 0 : further@muon ? 0 : std::min(further, 1)@|unit_simulator
-a search's bound has no host|simulator/src/search.cc|s@add_host_waits(each.host, each.constants.hosts, \*program, \*costs)@false@|unit_simulator
+a search's bound has no host|simulator/src/search/search.cc|s@add_host_waits(each.host, each.constants.hosts, \*program, \*costs)@false@|unit_simulator
 all that overlaps is told one by one|simulator/src/without_effect.cc|s@set, named)) continue;@set, named) and false) continue;@|unit_simulator
 a GPU with fewer links is scaled|compute_model/src/reference_gpu.cc|s@reference.known.gpu.id = sheet.id;@reference.known.gpu.id = machine.gpu.id;@|unit_compute_model
 measurements as forecast tell nothing of others|compute_model/src/kernel_calibration.cc|s@kNinety \* family.amplitude \*@kNinety *@|unit_compute_model

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ns_dist/layer_division.h"
-#include "search_bounds.h"
+#include "search/bounds.h"
 
 namespace ns_dist {
 namespace {

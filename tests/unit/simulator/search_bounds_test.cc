@@ -1,5 +1,3 @@
-#include "search_bounds.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/simulator.h"
+#include "search/bounds.h"
 
 namespace ns_dist {
 namespace {

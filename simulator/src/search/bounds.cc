@@ -1,4 +1,4 @@
-#include "search_bounds.h"
+#include "search/bounds.h"
 
 #include <array>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "search_space.h"
+#include "search/space.h"
 
 #include <fmt/format.h>
 
