@@ -111,15 +111,15 @@ constexpr Foreign kForeign[] = {
     {"share_q_dim", "factorized attention"},
     {"use_cla", "layers that share keys and values"},
     {"num_kv_shared_layers", "layers that share keys and values"},
-    {"global_head_dim", "layers with heads of different sizes"},
     {"block_configs", "layers of different sizes"},
-    {"attention_other_setting", "layers of different sizes"},
-    {"swa_num_key_value_heads", "layers of different sizes"},
     {"num_key_value_heads_per_layer", "layers of different sizes"},
     {"conv_dim", "convolutions before the layers"},
     {"hidden_size_per_layer_input", "an embedding for each layer"},
     {"altup_num_inputs", "several hidden states for each token"},
     {"hc_mult", "several hidden states for each token"},
+    {"hc_count", "several hidden states for each token"},
+    {"ple_layer_ids", "tables of several tokens"},
+    {"engram_layer_ids", "tables of several tokens"},
     {"total_ut_steps", "layers that run several times"},
     {"loop_num", "layers that run several times"},
     {"zero_expert_num", "experts without weights"},
@@ -179,6 +179,7 @@ void warn_of_left_out(JsonReader& reader, Model& model) {
   constexpr std::pair<std::string_view, std::string_view> kUnused[] = {
       {"quantization_config", "training/dtype is the format of products"},
       {"index_topk", "attention is that of all tokens"},
+      {"sparse_attention_config", "attention is that of all tokens"},
   };
   for (const auto& [key, instead] : kUnused) {
     if (!present(reader, key)) continue;

@@ -33,6 +33,7 @@ struct Family {
   bool sinks = false;
   bool delta = false;           // the gated delta rule in most layers
   bool attention_gate = false;  // attention's outputs have a gate
+  bool gate_of_head = false;    // one for each head
   bool hybrid = false;          // Mamba-2 in most layers, and a feed-forward behind it as behind attention
   // Of one file.
   bool windowed = true;  // a window in the file is used, unless the file says otherwise

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "hugging_face.h"
@@ -43,6 +45,7 @@ constexpr Default kDefaults[] = {
     {"gemma2", "head_dim", 256},
     {"gemma2", "num_key_value_heads", 4},
     {"gemma2", "max_position_embeddings", 8192},
+    {"gemma4_text", "global_head_dim", 512},
     {"gemma3_text", "num_attention_heads", 8},
     {"gemma3_text", "num_key_value_heads", 4},
     {"gemma3_text", "head_dim", 256},
@@ -329,6 +332,12 @@ LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& mo
   return LayerSet::of(member);
 }
 
+// Layers whose queries choose some of all tokens: DeepSeek's ("index_topk"), as transformers 5 names them,
+// MiniMax-M3's.
+bool chooses_tokens(std::string_view type) {
+  return type == "deepseek_sparse_attention" || type == "indexed_attention" || type == "minimax_m3_sparse";
+}
+
 // "layer_types" names the attention of each layer. Returns those that see all tokens. `other`: what others are.
 LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
   const std::vector<std::string> types = reader.texts("layer_types");
@@ -339,8 +348,7 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
     return {};
   }
   for (std::size_t i = 0; i < full.size(); ++i) {
-    // DeepSeek's sparse attention chooses among all tokens ("index_topk").
-    full[i] = types[i] == "full_attention" || types[i] == "attention" || types[i] == "deepseek_sparse_attention";
+    full[i] = types[i] == "full_attention" || types[i] == "attention" || chooses_tokens(types[i]);
     if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
@@ -349,6 +357,102 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
   }
   return LayerSet::of(full);
 }
+
+// Which tokens a layer sees, and whether it knows their positions, is told in one place; what its heads are, in others.
+// Layers of a window and all others have the heads of the file's own numbers, but for what these keys say.
+class LayerHeads {
+ public:
+  LayerHeads(JsonReader& reader, const Model& model) : reader_(reader), model_(model) {
+    full_ = windowed_ = heads_of(model, false);
+  }
+
+  void read(const Family& family) {
+    read_number("num_sliding_attention_heads", windowed_.heads);
+    read_number("swa_num_attention_heads", windowed_.heads);
+    read_number("swa_num_key_value_heads", windowed_.kv_heads);
+    read_number("swa_head_dim", windowed_.head_dim);
+    read_number("swa_v_head_dim", windowed_.v_head_dim);
+    if (present(reader_, "attention_other_setting")) {  // Step-3.5: of the layers with a window
+      reader_.object("attention_other_setting", [&](JsonReader& other) {
+        other.accept_unknown_keys();
+        windowed_.heads = other.integer("num_attention_heads", 1, kMostSize, Presence::kOptional, windowed_.heads);
+        windowed_.kv_heads =
+            other.integer("num_attention_groups", 1, kMostSize, Presence::kOptional, windowed_.kv_heads);
+        windowed_.head_dim = other.integer("head_dim", 1, kMostSize, Presence::kOptional, windowed_.head_dim);
+      });
+    }
+    if (present(reader_, "num_attention_heads_per_layer")) {
+      const std::vector<std::int64_t> heads = reader_.integers("num_attention_heads_per_layer", 1, kMostSize);
+      for (std::size_t i = 0; i < heads.size(); ++i)
+        set("num_attention_heads_per_layer", "heads", i, &AttentionHeads::heads, heads[i]);
+    }
+    // Gemma 4: of the layers that see all tokens.
+    const bool by_layer = present(reader_, "per_layer_config");
+    if (present(reader_, "global_head_dim") || (default_of(family, "global_head_dim") != nullptr && !by_layer)) {
+      full_.head_dim = size(reader_, family, {"global_head_dim"});
+    }
+    read_number("num_global_key_value_heads", full_.kv_heads);
+    if (by_layer) read_by_layer();
+    full_.keys_are_values = reader_.boolean("attention_k_eq_v", false);
+  }
+
+  void give_to(Model& model) const {
+    model.heads = full_.heads, model.kv_heads = full_.kv_heads, model.head_dim = full_.head_dim;
+    model.v_head_dim = full_.v_head_dim, model.keys_are_values = full_.keys_are_values;
+    if (model.sliding_window > 0 && windowed_ != full_) model.windowed_heads = windowed_;
+  }
+
+ private:
+  void read_number(std::string_view key, std::int64_t& number) {
+    if (present(reader_, key)) number = reader_.integer(key, 1, kMostSize);
+  }
+
+  // {"05": {"head_dim": 512}}: the numbers of single layers, as transformers 5 writes them.
+  void read_by_layer() {
+    constexpr std::pair<std::string_view, std::int64_t AttentionHeads::*> kNumbers[] = {
+        {"num_attention_heads", &AttentionHeads::heads},
+        {"num_key_value_heads", &AttentionHeads::kv_heads},
+        {"head_dim", &AttentionHeads::head_dim}};
+    reader_.object("per_layer_config", [&](JsonReader& layers) {
+      for (const std::string& name : layers.keys()) {
+        std::int64_t layer = 0;
+        const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+        if (error != std::errc() || end != name.data() + name.size() || layer < 0 || layer >= model_.layers) {
+          layers.note(pointer_step(name), fmt::format("\"{}\" is no layer", shortened(name)),
+                      fmt::format("a number below {}", model_.layers));
+          layers.accept_unknown_keys();
+          return;
+        }
+        layers.object(name, [&](JsonReader& own) {
+          for (const auto& [key, member] : kNumbers) {
+            if (own.has(key))
+              set("per_layer_config", key, static_cast<std::size_t>(layer), member, own.integer(key, 1, kMostSize));
+          }
+        });
+      }
+    });
+  }
+
+  // All layers of a kind have the same. `what`: tells the numbers apart.
+  void set(std::string_view key, std::string_view what, std::size_t layer, std::int64_t AttentionHeads::*member,
+           std::int64_t value) {
+    if (static_cast<std::int64_t>(layer) >= model_.layers) return;
+    const bool of_window = layer_kind(model_, static_cast<std::int64_t>(layer)).windowed;
+    AttentionHeads& heads = of_window ? windowed_ : full_;
+    bool& told = told_[{of_window, what}];
+    if (told && heads.*member != value) {
+      return reader_.note(std::string(key), "layers of different sizes cannot be forecast",
+                          "the same heads in all layers with a window, and in all others");
+    }
+    told = true;
+    heads.*member = value;
+  }
+
+  JsonReader& reader_;
+  const Model& model_;
+  AttentionHeads full_, windowed_;
+  std::map<std::pair<bool, std::string_view>, bool> told_;
+};
 
 // Which layers see all tokens: every k-th, or those with a G in a text that repeats ("LLLG").
 LayerSet read_pattern(JsonReader& reader, std::string_view key, const Model& model) {
@@ -378,7 +482,14 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
   const bool has_types = present(reader, "layer_types");
   const LayerSet full =
       has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
-  model.chunked_attention = present(reader, "attention_chunk_size");
+  if (has_types && !present(reader, "index_topk") && !present(reader, "sparse_attention_config")) {
+    const std::vector<std::string> types = reader.texts("layer_types");
+    const auto chooses = std::find_if(types.begin(), types.end(), chooses_tokens);
+    if (chooses != types.end()) {
+      model.warnings.push_back(fmt::format("attention of \"{}\" is forecast as that of all tokens", *chooses));
+    }
+  }
+  model.chunked_attention = present(reader, "attention_chunk_size") && !present(reader, "sliding_window");
   const std::string_view window = model.chunked_attention ? "attention_chunk_size" : "sliding_window";
   if (!reader.boolean("use_sliding_window", family.windowed) || !present(reader, window)) {
     // The layers without a window have no positions only beside others that have one.
@@ -388,6 +499,11 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
   model.sliding_window = reader.integer(window, 0, kMostTokens);
   if (has_types) {
     model.full_attention_layers = full;
+  } else if (present(reader, "hybrid_layer_pattern")) {  // MiMo-V2: 1 is a layer with a window
+    std::vector<bool> seen = none_of_layers(model);
+    const std::vector<double> flags = reader.numbers("hybrid_layer_pattern", 0, 1);
+    for (std::size_t i = 0; i < std::min(seen.size(), flags.size()); ++i) seen[i] = flags[i] == 0;
+    model.full_attention_layers = LayerSet::of(seen);
   } else if (model.chunked_attention) {
     model.full_attention_layers = model.no_rotary_layers;
   } else if (present(reader, "use_sliding_window") && present(reader, "max_window_layers")) {
@@ -461,12 +577,29 @@ void read_delta_net(JsonReader& reader, Model& model) {
                                     : LayerSet{.every = read("full_attention_interval", 4), .listed = {}};
 }
 
+// "3,4,5": the layers of a text.
+LayerSet layers_in_text(JsonReader& reader, std::string_view key, const Model& model) {
+  std::vector<bool> member = none_of_layers(model);
+  const std::string text = reader.text(key);
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t layer = 0;
+    const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), layer);
+    if (error != std::errc()) {
+      reader.note(std::string(key), fmt::format("\"{}\" is no list of layers", shortened(text)), "as in \"3,4,5\"");
+      return {};
+    }
+    if (layer < member.size()) member[layer] = true;
+    at = static_cast<std::size_t>(end - text.data()) + 1;  // behind the comma
+  }
+  return LayerSet::of(member);
+}
+
 void read_experts(JsonReader& reader, const Family& family, Model& model) {
   Experts moe;
   moe.experts = size(reader, family, {"n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts"});
-  moe.top_k =
-      size(reader, family,
-           {"experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_tok"});
+  moe.top_k = size(reader, family,
+                   {"experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k", "top_k_experts",
+                    "num_experts_per_tok"});
   moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
   model.ffn = size_or(reader, family, {"intermediate_size_mlp", "dense_intermediate_size"}, model.ffn);
   const std::string_view width = first_of(reader, {"shared_expert_intermediate_size", "shared_intermediate_size",
@@ -479,9 +612,11 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
   moe.shared_experts = present(reader, shared) ? integer(reader, shared, 0, kMostSize) : fallback;
   if (moe.shared_experts > 0) moe.shared_expert_ffn = size_or(reader, family, {width}, moe.expert_ffn);
   moe.shared_gate = present(reader, "shared_expert_intermediate_size");
-  // An MLP for all tokens beside the experts: of the layers' width (Grok-2), or as wide as the hidden states (Arctic).
+  // An MLP for all tokens beside the experts: of the layers' width (Grok-2, Gemma 4), or as wide as the hidden states
+  // (Arctic).
   const bool beside = reader.boolean("use_residual", false) || reader.boolean("parallel_attn_mlp_res", false);
-  if (moe.shared_experts == 0 && (beside || reader.boolean("residual_moe", false))) {
+  const bool as_wide = reader.boolean("residual_moe", false) || reader.boolean("enable_moe_block", false);
+  if (moe.shared_experts == 0 && (beside || as_wide)) {
     moe.shared_experts = 1;
     moe.shared_expert_ffn = beside ? model.hidden : model.ffn;
   }
@@ -507,6 +642,8 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     for (std::size_t i = 0; i < std::min(member.size(), flags.size()); ++i) member[i] = flags[i] == 1;
     moe.layers = LayerSet::of(member);
     moe.first_dense_layers = 0;
+  } else if (present(reader, "moe_layers_enum")) {
+    moe.layers = layers_in_text(reader, "moe_layers_enum", model);
   } else if (present(reader, "moe_layers")) {
     moe.layers = listed_layers(reader, "moe_layers", model, true);
   } else {
@@ -542,6 +679,19 @@ std::string pattern_of_blocks(JsonReader& reader) {
     pattern += letter->second;
   }
   return pattern;
+}
+
+// Gates of attention's outputs: for each element, or for each head (Step-3.5; Laguna tells which).
+void read_gate(JsonReader& reader, const Family& family, Model& model) {
+  model.attention_gate = reader.boolean("attn_output_gate", family.attention_gate);
+  model.gate_of_head = model.attention_gate && family.gate_of_head;
+  if (present(reader, "use_head_wise_attn_gate")) {
+    model.attention_gate = model.gate_of_head = reader.boolean("use_head_wise_attn_gate", true);
+  }
+  if (!present(reader, "gating")) return;
+  const std::string gating = reader.json("gating", Presence::kOptional);
+  model.attention_gate = gating != "false";
+  model.gate_of_head = model.attention_gate && gating != "\"per-element\"";
 }
 
 void read_decoder(JsonReader& reader, const Family& family, Model& model) {
@@ -586,7 +736,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   model.attention_sinks = family.sinks;
-  model.attention_gate = reader.boolean("attn_output_gate", family.attention_gate);
+  read_gate(reader, family, model);
   if (present(reader, "use_bidirectional_attention")) {
     model.bidirectional = reader.json("use_bidirectional_attention", Presence::kOptional) == "true";
   }
@@ -597,6 +747,13 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
     read_delta_net(reader, model);
   } else if (!family.hybrid) {
     read_attention_layers(reader, family, model);
+    if (!latent) {
+      if (present(reader, "v_head_dim")) model.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
+      if (model.v_head_dim == model.head_dim) model.v_head_dim = 0;
+      LayerHeads heads(reader, model);
+      heads.read(family);
+      heads.give_to(model);
+    }
   }
   model.prediction_layers =
       reader.integer(first_of(reader, {"mtp_num_hidden_layers", "num_mtp_modules", "num_nextn_predict_layers"}), 0,
@@ -620,7 +777,13 @@ LayerSet attention_of_layers(JsonReader& reader, const Model& model) {
   if (!present(reader, "layer_types")) return listed_layers(reader, "attn_layer_indices", model, true);
   std::vector<bool> attention = none_of_layers(model);
   const std::vector<std::string> types = reader.texts("layer_types");
-  for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) attention[i] = types[i] != "mamba";
+  for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) {
+    attention[i] = types[i] == "attention" || types[i] == "full_attention";
+    if (attention[i] || types[i] == "mamba" || types[i] == "linear_attention") continue;  // transformers 5 renames them
+    reader.note(fmt::format("layer_types/{}", i),
+                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])), "\"attention\" or \"mamba\"");
+    return {};
+  }
   return LayerSet::of(attention);
 }
 
@@ -669,6 +832,12 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   space.state = reader.integer("ssm_state_size", 1, kMostSize);
   space.convolution = reader.integer("conv_kernel", 1, kMostSize, Presence::kOptional, space.convolution);
   model.state_space = space;
+}
+
+// gemma4_text: Gemma4TextConfig. Some models have experts in each layer, beside its MLP.
+void read_gemma4(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  if (reader.boolean("enable_moe_block", false)) read_experts(reader, family, model);
 }
 
 constexpr NormalizationKind kLayerNorm = NormalizationKind::kLayerNorm;
@@ -764,6 +933,16 @@ constexpr Family kFamilies[] = {
      .qk_norm = kHead,
      .placement = NormPlacement::kSandwich,
      .full_every = 6},
+    {.model_type = "gemma4_text",
+     .read = read_gemma4,
+     .activation = "gelu",
+     .tied = true,
+     .qk_norm = kHead,
+     .placement = NormPlacement::kSandwich,
+     .full_every = 6},
+    {.model_type = "laguna", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
+    {.model_type = "step3p5", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
+    {.model_type = "mimo_v2_flash", .read = read_moe},
     {.model_type = "phi",
      .read = read_decoder,
      .gated = false,

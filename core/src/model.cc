@@ -58,6 +58,17 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
   return model;
 }
 
+AttentionHeads heads_of(const Model& model, bool windowed) {
+  if (windowed && model.windowed_heads) return *model.windowed_heads;
+  return {model.heads, model.kv_heads, model.head_dim, model.v_head_dim, model.keys_are_values};
+}
+
+std::vector<AttentionHeads> all_heads(const Model& model) {
+  std::vector<AttentionHeads> all{heads_of(model, false)};
+  if (model.windowed_heads) all.push_back(*model.windowed_heads);
+  return all;
+}
+
 LayerKind layer_kind(const Model& model, std::int64_t layer) {
   LayerKind kind;
   if (model.layer_pattern.empty()) {
@@ -109,9 +120,14 @@ std::vector<Error> check_shape(const Model& model) {
     note("prediction_layers", fmt::format("{} layers for multi-token prediction are too many", model.prediction_layers),
          fmt::format("at most {}", kMostPredictions));
   }
-  if (model.heads > 0 && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-    note("kv_heads", fmt::format("{} does not divide {} heads", model.kv_heads, model.heads),
-         fmt::format("a divisor of {}", model.heads));
+  for (const AttentionHeads& of : all_heads(model)) {
+    if (of.heads < 1 || of.kv_heads < 1 || of.heads % of.kv_heads == 0) continue;
+    note(of == model.windowed_heads ? "windowed_heads/kv_heads" : "kv_heads",
+         fmt::format("{} does not divide {} heads", of.kv_heads, of.heads), fmt::format("a divisor of {}", of.heads));
+  }
+  if (model.windowed_heads && (model.sliding_window == 0 || model.mla)) {
+    note("windowed_heads", model.mla ? "latent attention has the same heads in all layers" : "no layer has a window",
+         model.mla ? "\"mla\" alone" : "\"sliding_window\"");
   }
   if (model.moe) {
     const Experts& moe = *model.moe;
@@ -142,7 +158,11 @@ std::vector<Error> check_shape(const Model& model) {
   limit("hidden", "the hidden size is", kMostWidth, {model.hidden});
   limit("ffn", "the parameters of an MLP's matrix are", kMostParameters, {model.hidden, model.ffn});
   limit("vocabulary", "the parameters of the embedding are", kMostParameters, {model.hidden, model.vocabulary});
-  limit("heads", "all heads together have a width of", kMostWidth, {model.heads, model.head_dim});
+  for (const AttentionHeads& of : all_heads(model)) {
+    const bool windowed = of == model.windowed_heads;
+    limit(windowed ? "windowed_heads/heads" : "heads", "all heads together have a width of", kMostWidth,
+          {of.heads, std::max(of.head_dim, of.v_head_dim)});
+  }
   if (model.moe) {
     const Experts& moe = *model.moe;
     limit("moe/experts", "the experts are", 1e5, {moe.experts});
@@ -183,6 +203,9 @@ std::vector<Error> check_shape(const Model& model) {
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
+  }
+  if (model.gate_of_head && !model.attention_gate) {
+    note("gate_of_head", "attention has no gate", "\"attention_gate\": true");
   }
   if (model.rotary_dim > model.head_dim) {
     note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));

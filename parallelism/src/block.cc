@@ -26,7 +26,7 @@ double product_flops(Operator op) {
 
 Block layer_block(const Shape& shape, const LayerKind& kind) {
   Shape own = shape;
-  own.kind = kind;
+  own.set_kind(kind);
   Block layer;
   // Steps that belong to another module than their block have their own.
   const auto append = [&layer](Block block, LayerModule module) {

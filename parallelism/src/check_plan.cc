@@ -74,7 +74,7 @@ class TensorParts {
     const auto add = [&](bool divided, std::int64_t whole, const char* what, Spared spared = Spared::kNever) {
       if (divided && whole > 0) parts_[count_++] = {whole, what, spared};
     };
-    add(true, model.heads, "the {} attention heads of {}");
+    for (const AttentionHeads& of : all_heads(model)) add(true, of.heads, "the {} attention heads of {}");
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
     const std::int64_t shared = model.moe ? model.moe->shared_experts * model.moe->shared_expert_ffn : 0;
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kExperts), shared,
@@ -124,8 +124,12 @@ class TensorParts {
     Spared spared;
   };
   bool suits_keys(std::int64_t tp) const {
-    if (model_.mla || model_.kv_heads == model_.heads || tp > model_.heads) return true;
-    return model_.kv_heads % tp == 0 || tp % model_.kv_heads == 0;
+    if (model_.mla) return true;
+    const std::vector<AttentionHeads> all = all_heads(model_);
+    return std::all_of(all.begin(), all.end(), [tp](const AttentionHeads& of) {
+      if (of.kv_heads == of.heads || tp > of.heads) return true;
+      return of.kv_heads % tp == 0 || tp % of.kv_heads == 0;
+    });
   }
   // All parts but those that `left_out` spares.
   bool suits(std::int64_t tp, Spared left_out = Spared::kNever) const {
@@ -151,7 +155,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 8> parts_{};
+  std::array<Part, 9> parts_{};
   std::uint32_t count_ = 0;
 };
 
@@ -192,19 +196,22 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
     check.fail_at("plan/flash_attention", "context parallelism needs attention that is computed in parts", "on",
                   "use plan/flash_attention=on");
   }
+  std::int64_t all_layers = model.heads;  // divide the heads of all
+  for (const AttentionHeads& of : all_heads(model)) all_layers = std::gcd(all_layers, of.heads);
+  const std::int64_t rank_heads = all_layers / std::max<std::int64_t>(1, plan.tp);
   if (plan.cp_comm == ContextExchange::kAllToAll) {
-    check.divides("plan/cp", plan.cp, model.heads / std::max<std::int64_t>(1, plan.tp), [&] {
+    check.divides("plan/cp", plan.cp, rank_heads, [&] {
       return fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges", plan.cp,
-                         model.heads / std::max<std::int64_t>(1, plan.tp));
+                         rank_heads);
     });
   }
-  const std::int64_t rank_heads = model.heads / std::max<std::int64_t>(1, plan.tp);
   const bool has_inner = plan.cp_comm == ContextExchange::kHierarchical && plan.cp_inner > 0;
   const bool divides = !has_inner || std::gcd(plan.cp, rank_heads) % plan.cp_inner == 0;
   // Keys and values of a head go to one rank, or copies of it to as many ranks each.
   if (const std::int64_t inner = context_inner_ranks(model, plan); divides && inner > 1 && !model.mla) {
-    const std::int64_t heads = std::max<std::int64_t>(1, model.kv_heads / std::max<std::int64_t>(1, plan.tp));
-    if (heads % inner != 0 && inner % heads != 0) {
+    for (const AttentionHeads& of : all_heads(model)) {
+      const std::int64_t heads = std::max<std::int64_t>(1, of.kv_heads / std::max<std::int64_t>(1, plan.tp));
+      if (heads % inner == 0 || inner % heads == 0) continue;
       check.fail_at(
           plan.cp_comm == ContextExchange::kAllToAll ? "plan/cp" : "plan/cp_inner",
           fmt::format("{} key-value heads of a tensor-parallel rank cannot be exchanged among {} ranks", heads, inner),

@@ -12,7 +12,10 @@ namespace {
 
 // The most context-parallel ranks that can divide the key-value heads of a tensor-parallel rank.
 std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
-  const std::int64_t heads = std::gcd(model.heads, model.mla ? model.heads : model.kv_heads);
+  std::int64_t heads = model.heads;
+  for (const AttentionHeads& of : all_heads(model)) {
+    heads = std::gcd(heads, std::gcd(of.heads, model.mla ? of.heads : of.kv_heads));
+  }
   return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
 }
 
@@ -49,12 +52,24 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       heads(m.heads / p.tp),
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
-      value_dim(m.mla ? m.mla->v_head_dim : m.head_dim),
+      value_dim(m.mla ? m.mla->v_head_dim : heads_of(m, false).value_dim()),
       cp_inner(context_inner_ranks(m, p)),
       vocabulary(padded_vocabulary(m.vocabulary, p) / p.tp),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
-      microbatches(std::max<std::int64_t>(1, microbatches_of(p, training))),
-      kind(layer_kind(m, 0)) {}
+      microbatches(std::max<std::int64_t>(1, microbatches_of(p, training))) {
+  set_kind(layer_kind(m, 0));
+}
+
+void Shape::set_kind(const LayerKind& of) {
+  kind = of;
+  if (model->mla) return;
+  const AttentionHeads own = heads_of(*model, of.windowed);
+  heads = own.heads / tp;
+  kv_heads = std::max<std::int64_t>(1, own.kv_heads / tp);
+  query_dim = own.head_dim;
+  value_dim = own.value_dim();
+  keys_are_values = own.keys_are_values;
+}
 
 Shape Shape::whole(const Model& model, const Training& training) {
   static const ParallelPlan kUnsharded;

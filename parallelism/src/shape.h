@@ -35,11 +35,16 @@ struct Shape {
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
+  bool keys_are_values = false;    // as in AttentionHeads
   std::int64_t cp_inner;           // context-parallel ranks that exchange heads for tokens; the others form rings
   std::int64_t vocabulary;         // of this rank: padded, see ParallelPlan::vocabulary_multiple
   std::int64_t prediction_layers;  // for multi-token prediction, that are trained
   std::int64_t microbatches;       // of a step
-  LayerKind kind;  // of the layer whose blocks are made: the model's first, unless layer_block says otherwise
+  LayerKind kind;                  // of the layer whose blocks are made: the model's first, unless layer_block says
+                                   // otherwise
+
+  // Makes it that of a layer of another kind, with its heads.
+  void set_kind(const LayerKind& of);
 
   // Parameters of the embedding's table on this rank.
   double table() const { return static_cast<double>(vocabulary) * static_cast<double>(hidden); }

@@ -286,8 +286,12 @@ std::string value_of(const Scenario& scenario, std::string_view field) {
     return even ? "even" : "uneven";
   }
   if (field == kKeyHeadsFact) {
-    const std::int64_t heads = scenario.model.mla ? scenario.model.heads : scenario.model.kv_heads;
-    return heads % std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp) == 0 ? "divided" : "copied";
+    const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
+    const std::vector<AttentionHeads> all = all_heads(scenario.model);
+    const bool divided = std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {
+      return (scenario.model.mla ? of.heads : of.kv_heads) % ranks == 0;
+    });
+    return divided ? "divided" : "copied";
   }
   std::string text;
   const auto find = [&](const Field& each, const auto& value) {

@@ -87,6 +87,15 @@ struct DeltaNet {
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 
+// The heads of attention in a layer.
+struct AttentionHeads {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t v_head_dim = 0;   // of values; 0: head_dim
+  bool keys_are_values = false;  // one projection makes both (Gemma 4)
+  std::int64_t value_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
+  friend bool operator==(const AttentionHeads&, const AttentionHeads&) = default;
+};
+
 // Of a model: lists are made of them.
 inline constexpr std::int64_t kMostLayers = 100'000, kMostPredictions = 1'000;
 
@@ -94,6 +103,9 @@ struct Model {
   std::string id, name, family;
   std::vector<std::string> aliases;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
+  std::int64_t v_head_dim = 0;                   // as in AttentionHeads
+  bool keys_are_values = false;                  // the same
+  std::optional<AttentionHeads> windowed_heads;  // of layers with a sliding window, where the others' are different
   bool gated_mlp = false;
   Activation activation = Activation::kGelu;
   NormalizationKind norm = NormalizationKind::kLayerNorm;
@@ -110,6 +122,7 @@ struct Model {
   // A learned score of each head takes its part of the softmax, as if of one token more (gpt-oss).
   bool attention_sinks = false;
   bool attention_gate = false;  // its output is weighted by a sigmoid gate, projected beside the queries (Qwen3-Next)
+  bool gate_of_head = false;    // one gate for each head, not for each element of it (Step-3.5)
   NormPlacement norm_placement = NormPlacement::kPre;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   Branches branches = Branches::kSequential;
@@ -156,6 +169,11 @@ struct LayerKind {
 // `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, but for what only
 // the other layers have, and nothing is published of it. Errors: it has fewer layers.
 Result<Model> first_layers(Model model, std::int64_t layers);
+
+// The heads of layers with a window, or of the others.
+AttentionHeads heads_of(const Model& model, bool windowed);
+// Both, where they differ: what is divided among ranks is divided in all layers.
+std::vector<AttentionHeads> all_heads(const Model& model);
 
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);

@@ -21,14 +21,21 @@ std::int64_t exchanged_key_heads(const Shape& shape) { return std::max(key_heads
 
 // Of the gates of its output, which the first projection makes beside the queries.
 std::int64_t gate_columns(const Shape& shape) {
-  return shape.model->attention_gate ? shape.heads * shape.value_dim : 0;
+  if (!shape.model->attention_gate) return 0;
+  return shape.heads * (shape.model->gate_of_head ? 1 : shape.value_dim);
 }
+
+// Of the keys and values, and of values that a projection makes.
+std::int64_t key_columns(const Shape& shape) { return shape.kv_heads * shape.query_dim; }
+std::int64_t value_columns(const Shape& shape) { return shape.keys_are_values ? 0 : shape.kv_heads * shape.value_dim; }
+int projections(const Shape& shape) { return shape.keys_are_values ? 2 : 3; }
 
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
-  const std::int64_t query = shape.heads * shape.query_dim, key = shape.kv_heads * shape.query_dim;
-  const std::int64_t gate = gate_columns(shape), out = query + 2 * key + gate;
-  std::vector<std::int64_t> sections{query, key, key};
+  const std::int64_t query = shape.heads * shape.query_dim, key = key_columns(shape), value = value_columns(shape);
+  const std::int64_t gate = gate_columns(shape), out = query + key + value + gate;
+  std::vector<std::int64_t> sections{query, key};
+  if (value > 0) sections.push_back(value);
   if (gate > 0) sections.push_back(gate);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.qkv",
@@ -41,7 +48,7 @@ void grouped_query_projections(const Shape& shape, Block& block) {
                                         .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
                                         .behind_norm = blocks::alone_behind_norm(shape),
                                         .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                        .readers = blocks::separate_layers(shape, 3),
+                                        .readers = blocks::separate_layers(shape, projections(shape)),
                                         .sections = std::move(sections)}));
 }
 
@@ -159,7 +166,7 @@ BlockStep heads(const Shape& shape) {
     // reshape of what is no view, and SplitAlongDim's torch.cat).
     if (!shape.model->mla && !written_out) {
       const std::int64_t queries = shape.heads * shape.query_dim;
-      const std::int64_t all = queries + 2 * shape.kv_heads * shape.query_dim + gate_columns(shape);
+      const std::int64_t all = queries + key_columns(shape) + value_columns(shape) + gate_columns(shape);
       const auto bytes = [&](std::int64_t columns) {
         return Copy{static_cast<double>(shape.tokens) * static_cast<double>(columns) * shape.element * units::B};
       };
@@ -171,8 +178,9 @@ BlockStep heads(const Shape& shape) {
   }
   // Fused attention reads heads, and PyTorch's writes their gradients, in another order than the products of separate
   // layers.
-  if (written_out && shape.plan->flash_attention && !shape.model->mla && blocks::separate_layers(shape, 3) > 1) {
-    const std::int64_t columns = (shape.heads + 2 * shape.kv_heads) * shape.query_dim;
+  if (written_out && shape.plan->flash_attention && !shape.model->mla &&
+      blocks::separate_layers(shape, projections(shape)) > 1) {
+    const std::int64_t columns = shape.heads * shape.query_dim + key_columns(shape) + shape.kv_heads * shape.value_dim;
     add("attention.heads.copy", Elementwise{"transpose", shape.tokens * columns, 1, 1, 0, true});
   }
   if (shape.model->mla) {
@@ -527,9 +535,9 @@ void unfused_core(const Shape& shape, BlockStep& step) {
 // The core's output times the sigmoid of its gate, a contiguous copy of a part of the first projection (Megatron-Core,
 // attention.py, _apply_output_gate). Both are kept beside the product, which the projection keeps.
 BlockStep output_gate(const Shape& shape) {
-  const std::int64_t columns = gate_columns(shape);
-  BlockStep step = blocks::gate(shape, ActivationKind::kAttentionProjections, "attention.gate", shape.tokens, columns);
-  const Copy copy{bytes_of(shape, shape.tokens, columns) * units::B};
+  BlockStep step = blocks::gate(shape, ActivationKind::kAttentionProjections, "attention.gate", shape.tokens,
+                                shape.heads * shape.value_dim);
+  const Copy copy{bytes_of(shape, shape.tokens, gate_columns(shape)) * units::B};
   step.forward.insert(step.forward.begin(), kernel(shape, "attention.gate.copy", copy));
   return step;
 }

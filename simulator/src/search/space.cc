@@ -45,7 +45,10 @@ Texts tensor_parallel(const Scenario& scenario, const Common& all_plans) {
   const std::int64_t gpus = all_plans.gpus;
   const Model& model = scenario.model;
   return divisors(gpus, std::min(model.heads, scenario.cluster.gpus_per_node()), [&](std::int64_t tp) {
-    return model.heads % tp == 0 && (model.mla || model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
+    const std::vector<AttentionHeads> all = all_heads(model);
+    return std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {
+      return of.heads % tp == 0 && (model.mla || of.kv_heads % tp == 0 || tp % of.kv_heads == 0);
+    });
   });
 }
 

@@ -277,6 +277,57 @@ const Published kPublished[] = {
          "layers_block_type": ["moe", "attention"], "vocab_size": 131072})",
      // Experts without a gate and their router, one layer of attention, two tables.
      (128 * 2.0 * 1856 + 2 * 3712 + 128) * 2688 + (2.0 * 32 + 2 * 2) * 128 * 2688 + 2.0 * 131072 * 2688, 1e-3},
+    // Layers with a window have other heads than those that see all tokens. Gemma 4: one projection makes keys and
+    // values of the latter; the smaller model has an MLP beside its experts.
+    {R"({"model_type": "gemma4_text", "attention_k_eq_v": true, "enable_moe_block": false, "global_head_dim": 512,
+         "head_dim": 256, "hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32,
+         "num_global_key_value_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 16, "sliding_window": 1024,
+         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                         "sliding_attention", "full_attention"], "vocab_size": 262144})",
+     (5 * (2.0 * 32 + 2 * 16) * 256 + (2.0 * 32 + 4) * 512 + 6 * 3 * 21504 + 262144) * 5376, 1e-3},
+    // The same as transformers 5 writes it.
+    {R"({"model_type": "gemma4_text", "attention_k_eq_v": true, "enable_moe_block": false, "head_dim": 256,
+         "hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 6,
+         "num_key_value_heads": 16, "sliding_window": 1024,
+         "per_layer_config": {"05": {"head_dim": 512, "num_key_value_heads": 4}},
+         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                         "sliding_attention", "full_attention"], "vocab_size": 262144})",
+     (5 * (2.0 * 32 + 2 * 16) * 256 + (2.0 * 32 + 4) * 512 + 6 * 3 * 21504 + 262144) * 5376, 1e-3},
+    {R"({"model_type": "gemma4_text", "attention_k_eq_v": true, "enable_moe_block": true, "global_head_dim": 512,
+         "head_dim": 256, "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704,
+         "num_attention_heads": 16, "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 6,
+         "num_key_value_heads": 8, "sliding_window": 1024, "top_k_experts": 8,
+         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                         "sliding_attention", "full_attention"], "vocab_size": 262144})",
+     (5 * (2.0 * 16 + 2 * 8) * 256 + (2.0 * 16 + 2) * 512 + 6 * (3 * 2112 + 128 * 3 * 704 + 128) + 262144) * 2816,
+     1e-3},
+    // Values narrower than keys (MiMo-V2-Flash); a gate for each head (Step-3.5, Laguna).
+    {R"({"model_type": "mimo_v2_flash", "attention_chunk_size": 128, "head_dim": 192, "hidden_size": 4096,
+         "hybrid_layer_pattern": [0, 1, 1], "intermediate_size": 16384, "moe_intermediate_size": 2048,
+         "moe_layer_freq": [0, 1, 1], "n_routed_experts": 256, "num_attention_heads": 64, "num_experts_per_tok": 8,
+         "num_hidden_layers": 3, "num_key_value_heads": 4, "sliding_window": 128, "swa_head_dim": 192,
+         "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8, "swa_v_head_dim": 128, "v_head_dim": 128,
+         "vocab_size": 152576})",
+     (64.0 * 320 + 4 * 320 + 2 * (64 * 320 + 8 * 320) + 3 * 16384 + 2 * (256 * 3 * 2048 + 256) + 2 * 152576) * 4096,
+     1e-3},
+    {R"({"model_type": "step3p5", "head_dim": 128, "hidden_size": 4096, "intermediate_size": 11264,
+         "attention_other_setting": {"attention_type": "sliding_attention", "head_dim": 128, "num_attention_groups": 8,
+                                     "num_attention_heads": 96},
+         "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+         "moe_intermediate_size": 1280, "moe_layers_enum": "1,2", "moe_num_experts": 288, "moe_top_k": 8,
+         "num_attention_groups": 8, "num_attention_heads": 64, "num_hidden_layers": 3, "share_expert_dim": 1280,
+         "sliding_window": 512, "use_head_wise_attn_gate": true, "use_qk_norm": true, "vocab_size": 128896})",
+     ((2 * 64.0 + 2 * 8) * 128 + 64 + 2 * ((2 * 96 + 2 * 8) * 128 + 96) + 3 * 11264 + 2 * (289 * 3 * 1280 + 288) +
+      2 * 128896) *
+         4096,
+     1e-3},
+    {R"({"model_type": "laguna", "gating": "per-element", "head_dim": 128, "hidden_size": 2048,
+         "intermediate_size": 8192, "layer_types": ["full_attention", "sliding_attention"],
+         "mlp_layer_types": ["dense", "sparse"], "moe_intermediate_size": 512, "num_attention_heads": 48,
+         "num_attention_heads_per_layer": [48, 64], "num_experts": 256, "num_experts_per_tok": 8,
+         "num_hidden_layers": 2, "num_key_value_heads": 8, "shared_expert_intermediate_size": 512,
+         "sliding_window": 512, "vocab_size": 100352})",
+     ((3 * 48.0 + 2 * 8) * 128 + (3 * 64 + 2 * 8) * 128 + 3 * 8192 + 257 * 3 * 512 + 256 + 2 * 100352) * 2048, 1e-3},
 };
 
 TEST(HuggingFace, ConfigurationsHaveThePublishedParameters) {
@@ -401,6 +452,44 @@ TEST(HuggingFace, AnUnknownTypeHasTheWindowsOfItsFileAndNoHiddenNorms) {
       *read(R"({"model_type": "a_new_glm", "n_routed_experts": 8, "first_k_dense_replace": 1, )" + body + "}");
   EXPECT_EQ(half.family, "glm4_moe");
   EXPECT_EQ(half.rotary_dim, 0);
+}
+
+// Numbers of single layers are those of all layers with a window, or of all others.
+TEST(HuggingFace, NumbersOfSingleLayersAreOfAllOfTheirKind) {
+  const auto gemma = [](const std::string& layers) {
+    return read(R"({"model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+        "head_dim": 16, "num_hidden_layers": 4, "vocab_size": 100, "sliding_window": 32, "layer_types":
+        ["sliding_attention", "full_attention", "sliding_attention", "full_attention"], "per_layer_config": )" +
+                layers + "}");
+  };
+  const auto read_as = gemma(R"({"01": {"head_dim": 32}, "03": {"head_dim": 32, "num_key_value_heads": 2}})");
+  ASSERT_TRUE(read_as) << to_text(read_as.error());
+  EXPECT_EQ(read_as->head_dim, 32);
+  EXPECT_EQ(read_as->kv_heads, 2);
+  EXPECT_EQ(read_as->windowed_heads, (AttentionHeads{4, 4, 16}));
+  EXPECT_THAT(to_text(gemma(R"({"1": {"head_dim": 32}, "3": {"head_dim": 64}})").error()),
+              HasSubstr("per_layer_config: layers of different sizes cannot be forecast"));
+  EXPECT_THAT(to_text(gemma(R"({"9": {"head_dim": 32}})").error()), HasSubstr("\"9\" is no layer"));
+  EXPECT_THAT(to_text(gemma(R"({"1": {"num_local_experts": 8}})").error()), HasSubstr("\"num_local_experts\""));
+}
+
+// transformers 5 writes other names of layers than the files that it reads.
+TEST(HuggingFace, LayersHaveOldAndNewNames) {
+  const auto granite = [](const std::string& types) {
+    return read(R"({"model_type": "granitemoehybrid", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100, "mamba_n_heads": 4, "mamba_d_head": 32,
+        "mamba_d_state": 16, "num_local_experts": 0, "layer_types": )" +
+                types + "}");
+  };
+  EXPECT_EQ(granite(R"(["mamba", "attention"])")->layer_pattern, "M-*-");
+  EXPECT_EQ(*granite(R"(["linear_attention", "full_attention"])"), *granite(R"(["mamba", "attention"])"));
+  EXPECT_THAT(to_text(granite(R"(["conv", "full_attention"])").error()),
+              HasSubstr("layer_types/0: layers of \"conv\" cannot be forecast"));
+  const auto sparse = read(R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100,
+      "layer_types": ["full_attention", "indexed_attention"]})");
+  ASSERT_TRUE(sparse) << to_text(sparse.error());
+  EXPECT_THAT(sparse->warnings, ElementsAre("attention of \"indexed_attention\" is forecast as that of all tokens"));
 }
 
 // EXAONE 4 names its layers by letters; without a window all have positions.
@@ -586,11 +675,10 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
     EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr(key), HasSubstr("cannot be forecast")));
   }
   // Keys that make another model, also of known types; a value that says that there is none makes nothing.
-  for (const char* more :
-       {R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])", R"("attn_type_list": [1, 0])",
-        R"("ffn_config": {"moe_num_experts": 16})", R"("global_head_dim": 512)", R"("compress_ratios": [4, 4])",
-        R"("num_hidden_groups": 1)", R"("attention_other_setting": {"num_attention_heads": 96})",
-        R"("swa_num_key_value_heads": 8)", R"("conv_dim": [512, 512])"}) {
+  for (const char* more : {R"("total_ut_steps": 4)", R"("block_configs": [{}, {}])", R"("attn_type_list": [1, 0])",
+                           R"("ffn_config": {"moe_num_experts": 16})", R"("compress_ratios": [4, 4])",
+                           R"("hc_count": 4)", R"("num_hidden_groups": 1)", R"("ple_layer_ids": [1])",
+                           R"("conv_dim": [512, 512])", R"("num_attention_heads_per_layer": [4, 8])"}) {
     const auto refused = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, more));
     ASSERT_FALSE(refused) << more;
     EXPECT_THAT(to_text(refused.error()), HasSubstr("cannot be")) << more;

@@ -1325,6 +1325,46 @@ TEST(Attention, ChunksAreSequences) {
   EXPECT_DOUBLE_EQ(flops_of(attention_block(Shape(model, plan, {1, 2, 512, Precision::kBf16}))).forward, chunks);
 }
 
+// Layers with a window have heads of their own; values may be narrower than keys, or the keys themselves.
+TEST(Attention, LayersHaveTheHeadsOfTheirKind) {
+  Model model = llama(2, 512, 8, 4, 1024);
+  model.head_dim = 128, model.v_head_dim = 64;
+  model.sliding_window = 128;
+  model.full_attention_layers = {.every = 2, .listed = {}};
+  model.windowed_heads = AttentionHeads{16, 8, 64, 0, true};
+  const Shape shape(model, ParallelPlan{.tp = 2}, {1, 1, 512, Precision::kBf16});
+  const auto of = [&](std::int64_t layer) { return layer_block(shape, layer_kind(model, layer)); };
+  const auto core = [&](const Block& block) {
+    return std::get<Attention>(std::get<Operator>(step(block, "attention.core").forward[0].what).kind);
+  };
+  const Block windowed = of(0), full = of(1);
+  EXPECT_EQ(std::tuple(core(windowed).heads, core(windowed).kv_heads, core(windowed).head_dim), std::tuple(8, 4, 64));
+  EXPECT_EQ(core(windowed).value_dim, 64);
+  EXPECT_EQ(core(windowed).window, 128);
+  EXPECT_EQ(std::tuple(core(full).heads, core(full).kv_heads, core(full).head_dim), std::tuple(4, 2, 128));
+  EXPECT_EQ(core(full).value_dim, 64);
+  EXPECT_EQ(core(full).window, 0);
+  // Of a rank: queries, keys and values of the full layer; queries and keys of the other.
+  EXPECT_EQ(step(full, "attention.qkv").parameters.dense, 512 * (4 * 128 + 2 * 128 + 2 * 64));
+  EXPECT_EQ(step(full, "attention.proj").parameters.dense, 512 * 4 * 64);
+  EXPECT_EQ(step(windowed, "attention.qkv").parameters.dense, 512 * (8 * 64 + 4 * 64));
+  EXPECT_EQ(step(windowed, "attention.proj").parameters.dense, 512 * 8 * 64);
+}
+
+// A gate of a head is one column; its product is as long as that of gates of elements.
+TEST(Attention, GatesOfHeadsAreAColumnEach) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  const Training training{1, 1, 128, Precision::kBf16};
+  const auto columns = [&] {
+    return step(attention_block(Shape(model, ParallelPlan(), training)), "attention.qkv").parameters.dense / 512;
+  };
+  const double plain = columns();
+  model.attention_gate = true;
+  EXPECT_EQ(columns() - plain, 512);
+  model.gate_of_head = true;
+  EXPECT_EQ(columns() - plain, 8);
+}
+
 // A last chunk that is shorter: 3 chunks of 128 and one of 64 have as many pairs as 3.25 quarters of 512 tokens.
 TEST(Attention, TheLastChunkMayBeShorter) {
   Model model = llama(1, 512, 8, 8, 1024);

@@ -916,6 +916,12 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   const Training training{1536, 1, 2048, Precision::kBf16};
   EXPECT_EQ(text({.tp = 8, .pp = 16, .dp = 8}, training), "fine");
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("plan/tp: tp 7 does not divide the 96 attention heads"));
+  Model uneven = model;  // heads of layers with a window count, too
+  uneven.sliding_window = 512;
+  uneven.windowed_heads = AttentionHeads{64, 8, 128};
+  EXPECT_THAT(to_text(check_plan(uneven, {.tp = 48, .dp = 1}, training).error()),
+              HasSubstr("plan/tp: tp 48 does not divide the 64 attention heads"));
+  EXPECT_TRUE(check_plan(uneven, {.tp = 16, .dp = 1}, training));
   const std::string alone = text({.zero = ZeroStage::kOptimizer, .weights = WeightStorage::kLow}, training);
   EXPECT_THAT(alone, HasSubstr("use plan/zero=0, or plan/weights=master"));
   EXPECT_THAT(alone, HasSubstr("use plan/grad_accumulation=low, or plan/weights=master"));

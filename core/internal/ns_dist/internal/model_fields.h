@@ -33,6 +33,16 @@ void model_fields(Io& io, Model& model) {
   }
   io.optional("kv_heads", model.kv_heads, 1, kMostSize);
   io.optional("head_dim", model.head_dim, 1, kMostSize);
+  io.optional("v_head_dim", model.v_head_dim, 0, kMostSize);
+  io.optional("keys_are_values", model.keys_are_values);
+  io.object("windowed_heads", model.windowed_heads, [&model](auto& inner, AttentionHeads& heads) {
+    if constexpr (Io::kReads) heads = heads_of(model, false);
+    inner.optional("heads", heads.heads, 1, kMostSize);
+    inner.optional("kv_heads", heads.kv_heads, 1, kMostSize);
+    inner.optional("head_dim", heads.head_dim, 1, kMostSize);
+    inner.optional("v_head_dim", heads.v_head_dim, 0, kMostSize);
+    inner.optional("keys_are_values", heads.keys_are_values);
+  });
   io.required("ffn", model.ffn, 1, kMostSize);
   io.optional("gated_mlp", model.gated_mlp);
   io.optional("activation", model.activation);
@@ -47,6 +57,7 @@ void model_fields(Io& io, Model& model) {
   io.optional("embedding_norm", model.embedding_norm);
   io.optional("attention_sinks", model.attention_sinks);
   io.optional("attention_gate", model.attention_gate);
+  io.optional("gate_of_head", model.gate_of_head);
   io.required("vocabulary", model.vocabulary, 1, kMostSize);
   io.required("sequence", model.sequence, 1, kLongestSequence);
   io.optional("norm_placement", model.norm_placement);
