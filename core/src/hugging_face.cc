@@ -139,7 +139,9 @@ bool tells_layers(JsonReader& reader) {
 
 // Notes the first key of another model; whether there is one.
 bool note_foreign(JsonReader& reader, std::string_view type) {
-  const auto reads_mixers = [type](const Family& each) { return each.hybrid && each.model_type == type; };
+  const auto reads_mixers = [type](const Family& each) {
+    return (each.hybrid || each.delta) && each.model_type == type;
+  };
   const bool told = tells_layers(reader) || std::any_of(families().begin(), families().end(), reads_mixers);
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
@@ -180,6 +182,7 @@ void warn_of_left_out(JsonReader& reader, Model& model) {
       {"quantization_config", "training/dtype is the format of products"},
       {"index_topk", "attention is that of all tokens"},
       {"sparse_attention_config", "attention is that of all tokens"},
+      {"attn_res_block_size", "residuals are those of the layer before"},
   };
   for (const auto& [key, instead] : kUnused) {
     if (!present(reader, key)) continue;

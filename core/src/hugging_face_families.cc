@@ -560,8 +560,39 @@ void read_latent_attention(JsonReader& reader, const Family& family, Model& mode
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
 }
 
+// Kimi Delta Attention in all layers but those that are listed, counted from 1 (KimiLinearConfig), or named. Attention
+// has no positions.
+void read_kimi_delta(JsonReader& reader, Model& model) {
+  DeltaNet net;
+  const auto read = [&](JsonReader& from, std::string_view heads, std::string_view dim, std::string_view taps) {
+    net.key_heads = net.value_heads = from.integer(heads, 1, kMostSize);
+    net.key_dim = net.value_dim = net.decay_rank = net.gate_rank = from.integer(dim, 1, kMostSize);
+    net.convolution = from.integer(taps, 1, kMostSize, Presence::kOptional, net.convolution);
+    if (from.boolean("use_full_rank_gate", false)) net.gate_rank = 0;
+  };
+  if (present(reader, "linear_attn_config")) {
+    reader.object("linear_attn_config", [&](JsonReader& inner) {
+      inner.accept_unknown_keys();
+      read(inner, "num_heads", "head_dim", "short_conv_kernel_size");
+      std::vector<bool> full = none_of_layers(model);
+      for (const std::int64_t layer : inner.integers("full_attn_layers", 1, kMostSize)) {
+        if (const auto at = static_cast<std::size_t>(layer - 1); at < full.size()) full[at] = true;
+      }
+      model.full_attention_layers = LayerSet::of(full);
+    });
+  } else {
+    read(reader, "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim");
+    model.full_attention_layers = read_layer_types(reader, model, {"linear_attention"});
+  }
+  model.delta_net = net;
+  if (reader.boolean("mla_use_nope", true)) model.position = PositionKind::kNone;
+}
+
 // The gated delta rule, in all layers but those with attention (Qwen3NextConfig).
 void read_delta_net(JsonReader& reader, Model& model) {
+  if (present(reader, "linear_attn_config") || present(reader, "linear_num_heads")) {
+    return read_kimi_delta(reader, model);
+  }
   DeltaNet net;
   const auto read = [&](std::string_view key, std::int64_t fallback) {
     return reader.integer(key, 1, kMostSize, Presence::kOptional, fallback);
@@ -620,7 +651,8 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     moe.shared_experts = 1;
     moe.shared_expert_ffn = beside ? model.hidden : model.ffn;
   }
-  moe.latent = reader.integer("moe_latent_size", 0, kMostSize, Presence::kOptional, 0);
+  moe.latent = reader.integer(first_of(reader, {"routed_expert_hidden_size", "moe_latent_size"}), 0, kMostSize,
+                              Presence::kOptional, 0);
   // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
   if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
     moe.groups = size_or(reader, family, {"n_group"}, 1);
@@ -685,6 +717,7 @@ std::string pattern_of_blocks(JsonReader& reader) {
 void read_gate(JsonReader& reader, const Family& family, Model& model) {
   model.attention_gate = reader.boolean("attn_output_gate", family.attention_gate);
   model.gate_of_head = model.attention_gate && family.gate_of_head;
+  if (present(reader, "mla_use_output_gate")) model.attention_gate = reader.boolean("mla_use_output_gate", false);
   if (present(reader, "use_head_wise_attn_gate")) {
     model.attention_gate = model.gate_of_head = reader.boolean("use_head_wise_attn_gate", true);
   }
@@ -961,6 +994,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "deepseek_v2", .read = read_moe},
     {.model_type = "deepseek_v3", .read = read_moe},
     {.model_type = "kimi_k2", .read = read_moe},
+    {.model_type = "kimi_linear", .read = read_moe, .delta = true},
     {.model_type = "nemotron", .read = read_decoder, .gated = false, .norm = kLayerNorm, .rotary = 0.5},
     {.model_type = "nemotron_h", .read = read_nemotron_h, .gated = false},
     {.model_type = "starcoder2", .read = read_decoder, .gated = false, .norm = kLayerNorm, .bias = true, .tied = true},

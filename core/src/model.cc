@@ -196,6 +196,8 @@ std::vector<Error> check_shape(const Model& model) {
           {net.value_heads, net.key_dim + net.value_dim});
     limit("delta_net/key_dim", "the state of a head has a size of", kMostWidth, {net.key_dim, net.value_dim});
     limit("delta_net/convolution", "a convolution reads", kMostWidth, {net.convolution});
+    limit("delta_net/decay_rank", "decays have a rank of", kMostWidth, {net.decay_rank});
+    limit("delta_net/gate_rank", "gates have a rank of", kMostWidth, {net.gate_rank});
     if (!model.layer_pattern.empty()) {
       note("delta_net", "layers are told by \"layer_pattern\", which has no letter for the delta rule",
            "\"full_attention_layers\" in its place");

@@ -84,6 +84,9 @@ struct StateSpace {
 // state of key_dim x value_dim; groups of them share the queries and keys of one of `key_heads`.
 struct DeltaNet {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, convolution = 4;
+  // Kimi Delta Attention (arXiv 2510.26692): a state decays by each channel of its keys, not as a whole. Two matrices
+  // of rank decay_rank make the decays; 0: one for each head. So do two of rank gate_rank the output's gates; 0: one.
+  std::int64_t decay_rank = 0, gate_rank = 0;
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 

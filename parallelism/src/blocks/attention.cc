@@ -111,6 +111,14 @@ void latent_projections(const Shape& shape, Block& block) {
     block.steps.back().again |= kUp;
   }
   up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
+  if (const std::int64_t gate = gate_columns(shape); gate > 0) {
+    of_hidden({.name = "attention.gate_proj",
+               .rows = shape.tokens,
+               .in = shape.hidden,
+               .out = gate,
+               .split = Split::kColumn,
+               .region = "attention"});
+  }
 }
 
 // Norms of queries and keys.
@@ -563,7 +571,9 @@ Block attention_block(const Shape& shape) {
   block.steps.reserve(12);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
-  if (shape.model->mla) blocks::add_gradients(shape, block.steps.front(), "attention", 2);
+  if (shape.model->mla) {
+    blocks::add_gradients(shape, block.steps.front(), "attention", shape.model->attention_gate ? 3 : 2);
+  }
   // The projection behind the norm, whose input all others share.
   block.steps[1].drops_for_weight_gradient = block.steps[0].again;
   if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));

@@ -26,8 +26,14 @@ struct DeltaSizes {
   std::int64_t keys;    // channels of queries, and as many of keys
   std::int64_t values;  // channels of values, and as many of the gate
   std::int64_t convolved() const { return 2 * keys + values; }
-  // Gate, and a decay and a strength for each head.
-  std::int64_t projected() const { return convolved() + values + 2 * heads; }
+  // Gate, and a decay and a strength for each head, but for what other matrices make.
+  std::int64_t projected() const {
+    return convolved() + (net.gate_rank > 0 ? 0 : values) + heads + (net.decay_rank > 0 ? 0 : heads);
+  }
+  // Numbers that tell how states decay: those of channels are cumulated beside queries and keys.
+  std::int64_t decays() const { return net.decay_rank > 0 ? heads * net.key_dim : heads; }
+  // What ranks exchange for tokens, whichever matrices made it.
+  std::int64_t exchanged() const { return convolved() + values + heads + decays(); }
   // Queries and keys as the rule reads them: those of several heads of values are repeated.
   std::int64_t repeated() const { return 2 * heads * net.key_dim; }
 };
@@ -35,7 +41,8 @@ struct DeltaSizes {
 // Elements that the kernels of the rule read and write for a token, in the order of their launches
 // (fla/ops/gated_delta_rule/chunk.py): the inverse of the products of a chunk's keys, in a cleared tensor; what it
 // makes of keys and values; the states between chunks; outputs. Backward, the two before the last run again; then the
-// gradients of new values inside chunks, of states, of queries, keys and decays, of the inverse, and their sum.
+// gradients of new values inside chunks, of states, of queries, keys and decays, of the inverse, and their sum. Decays
+// of channels are fp32, as many as keys: each kernel that reads keys reads them, and one cumulates them (fla/ops/kda).
 struct Traffic {
   double read = 0, written = 0;
 };
@@ -51,7 +58,25 @@ Traffic rule_traffic(const DeltaSizes& size, bool backward) {
     head = {again.read + (2 * k + v) + (3 * k + 2 * v) + (3 * k + 3 * v + 2 * state) + (2 * k + 2 * v + c) + 2 * k,
             again.written + v + (state + v) + 3 * k + (k + v) + k};
   }
+  if (size.net.decay_rank > 0) {
+    const double fp32 = 2;  // elements of 16 bits
+    head.read += (backward ? 7 : 5) * fp32 * k, head.written += (backward ? 2 : 1) * fp32 * k;
+  }
   return {head.read * static_cast<double>(size.heads), head.written * static_cast<double>(size.heads)};
+}
+
+// Two matrices in the place of one: the first on all ranks, the second split over heads.
+void low_rank(const Shape& shape, Block& block, const std::string& name, std::int64_t rank, std::int64_t out) {
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
+                                       {.name = name + "_down",
+                                        .rows = shape.tokens,
+                                        .in = shape.hidden,
+                                        .out = rank,
+                                        .readers = 1,
+                                        .shares_input = true}));
+  block.steps.push_back(blocks::linear(
+      shape, ActivationKind::kStateSpace,
+      {.name = name + "_up", .rows = shape.tokens, .in = rank, .out = out, .split = Split::kColumn, .readers = 1}));
 }
 
 Call rule(const Shape& shape, const char* name, const DeltaSizes& size, bool backward) {
@@ -97,17 +122,23 @@ Block delta_net_block(const Shape& shape) {
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 
+  if (const int readers = 1 + (size.net.decay_rank > 0 ? 1 : 0) + (size.net.gate_rank > 0 ? 1 : 0); readers > 1) {
+    blocks::add_gradients(shape, block.steps.front(), "delta", readers);
+  }
+  if (size.net.decay_rank > 0) low_rank(shape, block, "delta.decay", size.net.decay_rank, size.decays());
+  if (size.net.gate_rank > 0) low_rank(shape, block, "delta.gate", size.net.gate_rank, size.values);
+
   // With SiLU in the same kernel, whose input is kept: the projection's output, of which it is a view.
   BlockStep convolution;
   convolution.name = "delta.convolution";
   const auto taps = static_cast<double>(size.net.convolution);
   const std::int64_t elements = tokens * size.convolved();
-  exchange(shape, convolution.forward, "delta.heads.all_to_all", size.projected());
+  exchange(shape, convolution.forward, "delta.heads.all_to_all", size.exchanged());
   convolution.forward.push_back(
       kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps + 5}));
   convolution.input_gradient.push_back(
       kernel(shape, "delta.convolution.backward", Elementwise{"convolution_backward", elements, 2, 1, 4 * taps + 10}));
-  exchange(shape, convolution.input_gradient, "delta.heads.backward.all_to_all", size.projected());
+  exchange(shape, convolution.input_gradient, "delta.heads.backward.all_to_all", size.exchanged());
   convolution.parameters.dense = static_cast<double>(size.convolved()) * taps;
   convolution.kept_as = ActivationKind::kStateSpace;
   convolution.kept_for_input_gradient = bytes_of(shape, tokens, size.projected());
@@ -136,8 +167,8 @@ Block delta_net_block(const Shape& shape) {
   core.input_gradient.push_back(rule(shape, "delta.rule.backward", size, true));
   core.kept_as = ActivationKind::kStateSpace;
   core.kept_for_input_gradient = bytes_of(shape, tokens, size.repeated() + size.values + size.heads * kChunk) +
-                                 2 * 4 * static_cast<double>(tokens) * static_cast<double>(size.heads);
-  core.parameters.dense = 2 * static_cast<double>(size.heads);  // decay, bias of the time step
+                                 4 * static_cast<double>(tokens) * static_cast<double>(size.heads + size.decays());
+  core.parameters.dense = static_cast<double>(size.heads + size.decays());  // decay, bias of the time step
   block.steps.push_back(std::move(core));
 
   // Each head normalized, times SiLU of its gate.

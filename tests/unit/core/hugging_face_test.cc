@@ -301,6 +301,27 @@ const Published kPublished[] = {
                          "sliding_attention", "full_attention"], "vocab_size": 262144})",
      (5 * (2.0 * 16 + 2 * 8) * 256 + (2.0 * 16 + 2) * 512 + 6 * (3 * 2112 + 128 * 3 * 704 + 128) + 262144) * 2816,
      1e-3},
+    // Kimi Delta Attention, whose layers are counted from 1; latent attention with a gate, and experts of a part of the
+    // hidden size, as in Kimi K3.
+    {R"({"model_type": "kimi_linear", "first_k_dense_replace": 1, "hidden_size": 2304, "intermediate_size": 9216,
+         "kv_lora_rank": 512, "linear_attn_config": {"full_attn_layers": [2], "head_dim": 128, "kda_layers": [1],
+         "num_heads": 32, "short_conv_kernel_size": 4}, "moe_intermediate_size": 1024, "num_attention_heads": 32,
+         "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 2, "num_shared_experts": 1,
+         "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+         "vocab_size": 163840})",
+     // Queries, keys, values and output, convolutions, decays, strengths and gates; attention; an MLP and experts.
+     4.0 * 2304 * 4096 + 12 * 4096 + 2 * (2304 + 4096) * 128 + 2304 * 32 + 2304.0 * 32 * 192 + 2304 * 576 +
+         512 * 32 * 256 + 4096 * 2304 + 2304.0 * (3 * 9216 + 257 * 3 * 1024 + 256 + 2 * 163840),
+     1e-4},
+    {R"({"model_type": "kimi_linear", "hidden_size": 1024, "intermediate_size": 2048, "kv_lora_rank": 128,
+         "layer_types": ["linear_attention", "full_attention"], "linear_conv_kernel_dim": 4, "linear_head_dim": 64,
+         "linear_num_heads": 8, "mla_use_output_gate": true, "moe_intermediate_size": 512, "num_attention_heads": 8,
+         "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_local_experts": 16, "q_lora_rank": null,
+         "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "routed_expert_hidden_size": 512, "v_head_dim": 64,
+         "vocab_size": 1000})",
+     4.0 * 1024 * 512 + 12 * 512 + 2 * (1024 + 512) * 64 + 1024 * 8 + 1024 * 8 * 96 + 1024 * 160 + 128 * 8 * 128 +
+         2.0 * 1024 * 512 + 2 * (16 * 3.0 * 512 * 512 + 1024 * 16 + 2 * 1024 * 512) + 2000 * 1024,
+     1e-3},
     // Values narrower than keys (MiMo-V2-Flash); a gate for each head (Step-3.5, Laguna).
     {R"({"model_type": "mimo_v2_flash", "attention_chunk_size": 128, "head_dim": 192, "hidden_size": 4096,
          "hybrid_layer_pattern": [0, 1, 1], "intermediate_size": 16384, "moe_intermediate_size": 2048,

@@ -1479,6 +1479,34 @@ TEST(DeltaNets, ParametersProductsAndMemory) {
   }
 }
 
+// Kimi Delta Attention (arXiv 2510.26692): two matrices make a decay for each channel of the keys, two the gates. The
+// first of each is whole on both ranks.
+TEST(DeltaNets, ChannelsMayHaveTheirOwnDecays) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.delta_net = DeltaNet{.key_heads = 8, .value_heads = 8, .key_dim = 64, .value_dim = 64};
+  const Shape shape(model, ParallelPlan{.tp = 2}, {1, 1, 128, Precision::kBf16});
+  const Block heads = delta_net_block(shape);
+  model.delta_net->decay_rank = 32, model.delta_net->gate_rank = 16;
+  const Block channels = delta_net_block(shape);
+  const auto parameters = [](const Block& block, const std::string& name) {
+    return step(block, name).parameters.dense;
+  };
+  EXPECT_EQ(parameters(heads, "delta.in_proj"), 512 * (4 * 256 + 2 * 4));
+  EXPECT_EQ(parameters(channels, "delta.in_proj"), 512 * (3 * 256 + 4));
+  EXPECT_EQ(parameters(channels, "delta.decay_down"), 512 * 32);
+  EXPECT_EQ(parameters(channels, "delta.decay_up"), 32 * 256);
+  EXPECT_EQ(parameters(channels, "delta.gate_down"), 512 * 16);
+  EXPECT_EQ(parameters(channels, "delta.gate_up"), 16 * 256);
+  EXPECT_EQ(parameters(channels, "delta.rule") - parameters(heads, "delta.rule"), 256 - 4);
+  const auto rule = [](const Block& block) {
+    return std::get<UnknownOperator>(std::get<Operator>(step(block, "delta.rule").forward[0].what).kind);
+  };
+  EXPECT_EQ(rule(channels).flops, rule(heads).flops);
+  EXPECT_NEAR((rule(channels).read - rule(heads).read) / B, 5 * 4.0 * 128 * 256, 1) << "fp32, in five kernels";
+  EXPECT_EQ(step(channels, "delta.rule").kept_for_input_gradient - step(heads, "delta.rule").kept_for_input_gradient,
+            4.0 * 128 * (256 - 4));
+}
+
 // Ranks of a context exchange tokens for heads and back: the projection's output and the norm's, and their gradients.
 TEST(DeltaNets, ContextParallelRanksExchangeHeads) {
   Model model = llama(1, 512, 8, 8, 1024);

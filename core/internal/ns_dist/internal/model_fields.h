@@ -105,6 +105,8 @@ void model_fields(Io& io, Model& model) {
     inner.required("key_dim", net.key_dim, 1, kMostSize);
     inner.required("value_dim", net.value_dim, 1, kMostSize);
     inner.optional("convolution", net.convolution, 1, kMostSize);
+    inner.optional("decay_rank", net.decay_rank, 0, kMostSize);
+    inner.optional("gate_rank", net.gate_rank, 0, kMostSize);
   });
   io.optional("published_parameters", model.published_parameters, 0, 1e18);
   io.optional("published_parameters_tolerance", model.published_parameters_tolerance, 0, 1);
