@@ -140,7 +140,7 @@ bool tells_layers(JsonReader& reader) {
 // Notes the first key of another model; whether there is one.
 bool note_foreign(JsonReader& reader, std::string_view type) {
   const auto reads_mixers = [type](const Family& each) {
-    return (each.hybrid || each.delta) && each.model_type == type;
+    return (each.hybrid || each.delta || each.convolution) && each.model_type == type;
   };
   const bool told = tells_layers(reader) || std::any_of(families().begin(), families().end(), reads_mixers);
   for (const Foreign& foreign : kForeign) {

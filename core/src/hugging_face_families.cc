@@ -759,6 +759,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   const bool is_flag = reader.is_boolean(norms) || norms == "use_qk_norm";
   if (is_flag ? reader.boolean(norms, family.qk_norm != QueryKeyNorm::kNone) : family.qk_norm != QueryKeyNorm::kNone) {
     model.qk_norm = family.qk_norm == QueryKeyNorm::kNone ? QueryKeyNorm::kHead : family.qk_norm;
+    if (present(reader, "qk_norm_type") && reader.text("qk_norm_type") == "per_head") {  // MiniMax-M3
+      model.qk_norm = QueryKeyNorm::kHead;
+    }
   }
   double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, family.rotary);
   read_rope(reader, "rope_parameters", [&](JsonReader& rope) {
@@ -768,6 +771,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
     model.rotary_dim = std::max(1L, std::lround(rotated * static_cast<double>(model.head_dim)));
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+  if (present(reader, "rotary_dim")) model.rotary_dim = reader.integer("rotary_dim", 1, kMostSize);
   model.attention_sinks = family.sinks;
   read_gate(reader, family, model);
   if (present(reader, "use_bidirectional_attention")) {
@@ -778,7 +782,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   }
   if (family.delta) {
     read_delta_net(reader, model);
-  } else if (!family.hybrid) {
+  } else if (!family.hybrid && !family.convolution) {
     read_attention_layers(reader, family, model);
     if (!latent) {
       if (present(reader, "v_head_dim")) model.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
@@ -805,16 +809,17 @@ void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   model.ffn /= 2;
 }
 
-// The layers with attention, where others have Mamba-2: by names, or by their numbers.
-LayerSet attention_of_layers(JsonReader& reader, const Model& model) {
-  if (!present(reader, "layer_types")) return listed_layers(reader, "attn_layer_indices", model, true);
+// The layers with attention, where others have `others`: by names, or by their numbers.
+LayerSet attention_of_layers(JsonReader& reader, const Model& model, Keys others, std::string_view numbers) {
+  if (!present(reader, "layer_types")) return listed_layers(reader, numbers, model, true);
   std::vector<bool> attention = none_of_layers(model);
   const std::vector<std::string> types = reader.texts("layer_types");
   for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) {
     attention[i] = types[i] == "attention" || types[i] == "full_attention";
-    if (attention[i] || types[i] == "mamba" || types[i] == "linear_attention") continue;  // transformers 5 renames them
+    if (attention[i] || std::find(others.begin(), others.end(), types[i]) != others.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
-                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])), "\"attention\" or \"mamba\"");
+                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
+                fmt::format("\"full_attention\" or \"{}\"", *others.begin()));
     return {};
   }
   return LayerSet::of(attention);
@@ -831,7 +836,8 @@ void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
     model.ffn = size_or(reader, family, {"shared_intermediate_size"}, model.ffn);
   }
   if (reader.text("position_embedding_type", Presence::kOptional) == "nope") model.position = PositionKind::kNone;
-  const LayerSet attention = attention_of_layers(reader, model);
+  // transformers 5 renames them.
+  const LayerSet attention = attention_of_layers(reader, model, {"mamba", "linear_attention"}, "attn_layer_indices");
   if (attention.every == 1) return;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     model.layer_pattern += attention.contains(layer) ? '*' : 'M';
@@ -850,6 +856,21 @@ void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
   space.state = reader.integer("mamba_d_state", 1, kMostSize);
   space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
   model.state_space = space;
+}
+
+// lfm2: Lfm2Config. lfm2_moe: Lfm2MoeConfig, whose widths are as they are told. Convolutions in most layers.
+void read_lfm2(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  if (family.sparse_layers) {
+    read_experts(reader, family, model);
+  } else if (reader.boolean("block_auto_adjust_ff_dim", true)) {  // modeling_lfm2.py, Lfm2MLP
+    const double multiplier = reader.number("block_ffn_dim_multiplier", 0, 1e3, Presence::kOptional, 1);
+    const std::int64_t multiple = reader.integer("block_multiple_of", 1, kMostSize, Presence::kOptional, 256);
+    const auto wide = static_cast<std::int64_t>(multiplier * static_cast<double>(2 * model.ffn / 3));
+    model.ffn = std::max<std::int64_t>(1, (wide + multiple - 1) / multiple) * multiple;
+  }
+  model.short_convolution = reader.integer("conv_L_cache", 1, kMostSize, Presence::kOptional, 3);
+  model.full_attention_layers = attention_of_layers(reader, model, {"conv", "short_convolution"}, "full_attn_idxs");
 }
 
 // nemotron_h: NemotronHConfig. Attention has no positions.
@@ -976,6 +997,14 @@ constexpr Family kFamilies[] = {
     {.model_type = "laguna", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
     {.model_type = "step3p5", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
     {.model_type = "mimo_v2_flash", .read = read_moe},
+    {.model_type = "lfm2", .read = read_lfm2, .tied = true, .qk_norm = kHead, .convolution = true},
+    {.model_type = "lfm2_moe",
+     .read = read_lfm2,
+     .tied = true,
+     .qk_norm = kHead,
+     .convolution = true,
+     .sparse_layers = true},
+    {.model_type = "minimax_m2", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
     {.model_type = "phi",
      .read = read_decoder,
      .gated = false,

@@ -74,7 +74,10 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
   if (model.layer_pattern.empty()) {
     const bool experts = model.moe && layer >= model.moe->first_dense_layers && model.moe->layers.contains(layer);
     kind.feed_forward = experts ? FeedForward::kExperts : FeedForward::kDense;
-    if (model.delta_net && !model.full_attention_layers.contains(layer)) kind.mixer = Mixer::kDeltaNet;
+    if (!model.full_attention_layers.contains(layer)) {
+      if (model.delta_net) kind.mixer = Mixer::kDeltaNet;
+      if (model.short_convolution > 0) kind.mixer = Mixer::kConvolution;
+    }
   } else {
     NS_EXPECTS(layer >= 0 && layer < static_cast<std::int64_t>(model.layer_pattern.size()));
     const char letter = model.layer_pattern[static_cast<std::size_t>(layer)];
@@ -202,6 +205,11 @@ std::vector<Error> check_shape(const Model& model) {
       note("delta_net", "layers are told by \"layer_pattern\", which has no letter for the delta rule",
            "\"full_attention_layers\" in its place");
     }
+  }
+  limit("short_convolution", "a convolution reads", kMostWidth, {model.short_convolution});
+  if (model.short_convolution > 0 && (model.delta_net || !model.layer_pattern.empty())) {
+    note("short_convolution", "other layers stand in the place of attention already",
+         "neither \"delta_net\" nor \"layer_pattern\"");
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");

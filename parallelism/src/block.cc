@@ -39,6 +39,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   if (kind.mixer == Mixer::kAttention) append(attention_block(own), LayerModule::kAttention);
   if (kind.mixer == Mixer::kStateSpace) append(state_space_block(own), LayerModule::kMamba);
   if (kind.mixer == Mixer::kDeltaNet) append(delta_net_block(own), LayerModule::kAttention);
+  if (kind.mixer == Mixer::kConvolution) append(short_convolution_block(own), LayerModule::kAttention);
   if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own), LayerModule::kMlp);
   if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own), LayerModule::kMoe);
   return layer;

@@ -84,6 +84,8 @@ class TensorParts {
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
     const bool deltas = model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet);
     add(deltas, deltas ? model.delta_net->key_heads : 0, "the {} key heads of the delta rule of {}");
+    add(has_layers(model, &LayerKind::mixer, Mixer::kConvolution), model.hidden,
+        "the {} channels of the convolutions of {}");
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
     add(model.moe && plan.etp == 0, model.moe ? model.moe->expert_ffn : 0, "the width {} of the experts of {}",
         Spared::kByExperts);
@@ -155,7 +157,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 9> parts_{};
+  std::array<Part, 10> parts_{};
   std::uint32_t count_ = 0;
 };
 

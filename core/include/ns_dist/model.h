@@ -134,13 +134,15 @@ struct Model {
   bool bidirectional = false;          // tokens see later ones, too (encoders)
   std::int64_t sliding_window = 0;     // tokens; 0: full attention
   bool chunked_attention = false;      // tokens see their own chunk of sliding_window tokens (Llama 4)
-  LayerSet full_attention_layers;      // without the window, and with attention where others have the delta rule
+  LayerSet full_attention_layers;      // without the window, and with attention where others have something else
   LayerSet no_rotary_layers;           // that have no positions
   std::int64_t prediction_layers = 0;  // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
   std::optional<StateSpace> state_space;
   std::optional<DeltaNet> delta_net;  // in place of attention outside full_attention_layers
+  // The same of a gated convolution over so many tokens (LFM2); 0: none.
+  std::int64_t short_convolution = 0;
   // One letter for each layer, if layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
   // in Nemotron-H. Empty otherwise.
   std::string layer_pattern;
@@ -157,7 +159,7 @@ struct Model {
 // What of the model was not read as its file says it, or should be doubted.
 std::vector<std::string> warnings_of(const Model& model);
 
-enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet };
+enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet, kConvolution };
 enum class FeedForward { kNone, kDense, kExperts };
 
 // The properties in which layers of one model may differ.

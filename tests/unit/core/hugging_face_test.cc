@@ -322,6 +322,16 @@ const Published kPublished[] = {
      4.0 * 1024 * 512 + 12 * 512 + 2 * (1024 + 512) * 64 + 1024 * 8 + 1024 * 8 * 96 + 1024 * 160 + 128 * 8 * 128 +
          2.0 * 1024 * 512 + 2 * (16 * 3.0 * 512 * 512 + 1024 * 16 + 2 * 1024 * 512) + 2000 * 1024,
      1e-3},
+    // Short convolutions in the place of attention: LFM2 1.2B, whose MLPs are narrower than told; LFM2 8B-A1B.
+    {R"({"model_type": "lfm2", "block_auto_adjust_ff_dim": true, "block_multiple_of": 256, "conv_L_cache": 3,
+         "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "intermediate_size": 12288,
+         "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "vocab_size": 65536})",
+     1.17e9, 5e-3},
+    {R"({"model_type": "lfm2_moe", "conv_L_cache": 3, "hidden_size": 2048, "intermediate_size": 7168,
+         "layer_types": ["conv", "full_attention", "conv"], "moe_intermediate_size": 1792, "num_attention_heads": 32,
+         "num_dense_layers": 1, "num_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 3,
+         "num_key_value_heads": 8, "vocab_size": 65536})",
+     (2 * (4 * 2048.0 + 3) + 2 * 2048 + 2 * 512 + 3 * 7168 + 2 * (32 * 3 * 1792 + 32) + 65536) * 2048, 1e-4},
     // Values narrower than keys (MiMo-V2-Flash); a gate for each head (Step-3.5, Laguna).
     {R"({"model_type": "mimo_v2_flash", "attention_chunk_size": 128, "head_dim": 192, "hidden_size": 4096,
          "hybrid_layer_pattern": [0, 1, 1], "intermediate_size": 16384, "moe_intermediate_size": 2048,

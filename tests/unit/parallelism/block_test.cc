@@ -1452,6 +1452,26 @@ TEST(StateSpaces, ParametersAndProducts) {
   }
 }
 
+// LFM2's layers without attention: gates and channels, three taps a channel, and what leads back.
+TEST(ShortConvolutions, ParametersProductsAndMemory) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.short_convolution = 3;
+  model.full_attention_layers = {.every = 2, .listed = {}};
+  EXPECT_EQ(layer_kind(model, 1).mixer, Mixer::kAttention);
+  for (const std::int64_t tp : {1, 4}) {
+    const Shape shape(model, ParallelPlan{.tp = tp}, {1, 1, 128, Precision::kBf16});
+    const LayerKind kind = layer_kind(model, 0);
+    EXPECT_EQ(kind.mixer, Mixer::kConvolution);
+    const Block block = layer_block(shape, LayerKind{kind.mixer, FeedForward::kNone});
+    const auto ranks = static_cast<double>(tp);
+    EXPECT_DOUBLE_EQ(parameters_of(block).dense, 512 + (4.0 * 512 * 512 + 3 * 512) / ranks);
+    EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * 128 * 4.0 * 512 * 512 / ranks);
+    // Inputs of the norm and the projection; its output, the weighted channels, the convolution's output, and what the
+    // last product reads.
+    EXPECT_DOUBLE_EQ(after_forward(block), 2.0 * 128 * 512 * (2 + 6 / ranks));
+  }
+}
+
 // Gated delta rule (arXiv 2412.06464; Megatron-Core, gated_delta_net): in: queries, keys, values, gate, and a decay and
 // a strength for each head of values; out. 16-bit values, but decays and strengths in fp32; 64 tokens a chunk.
 TEST(DeltaNets, ParametersProductsAndMemory) {

@@ -108,6 +108,7 @@ void model_fields(Io& io, Model& model) {
     inner.optional("decay_rank", net.decay_rank, 0, kMostSize);
     inner.optional("gate_rank", net.gate_rank, 0, kMostSize);
   });
+  io.optional("short_convolution", model.short_convolution, 0, kMostSize);
   io.optional("published_parameters", model.published_parameters, 0, 1e18);
   io.optional("published_parameters_tolerance", model.published_parameters_tolerance, 0, 1);
   io.optional("published_active_parameters", model.published_active_parameters, 0, 1e18);
