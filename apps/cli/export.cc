@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -63,11 +64,12 @@ Result<std::optional<Answer>> answer_of(const std::filesystem::path& folder, con
 }
 
 std::string answer_text(const Answer& answer, Seconds step) {
+  const auto rounded = [](Seconds time) { return std::round(time / units::us) / 1000 + 0.0; };  // no -0.000
   return fmt::format(
-      "  ASTRA-Sim will answer {:.3f} ms; our step takes {:.3f} ms\n"
+      "  ASTRA-Sim will answer {:.3f} ms with its congestion-unaware network; our step takes {:.3f} ms\n"
       "    {:+12.3f} ms  collectives and sends of a rank run one at a time there, and durations are rounded\n"
       "    {:+12.3f} ms  its network formulas instead of our forecasts\n",
-      answer.there / units::ms, step / units::ms, answer.slots / units::ms, answer.formulas / units::ms);
+      answer.there / units::ms, step / units::ms, rounded(answer.slots), rounded(answer.formulas));
 }
 
 // Collectives and messages of the step, with what the network model says they take alone.

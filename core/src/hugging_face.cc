@@ -243,6 +243,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
     model.warnings.push_back(std::move(told));
     return;
   }
+  if (!reader.misses_keys(errors_before)) return;  // what is wrong is said
   std::vector<std::string> names;
   for (const Family& each : families()) names.emplace_back(each.model_type);
   const std::string near = nearest_name(type, names);

@@ -225,6 +225,11 @@ void JsonReader::note(std::string_view place, std::string message, std::string e
       {ErrorCode::kInvalidInput, std::move(message), where(place), std::move(expected), std::move(hint)});
 }
 
+bool JsonReader::misses_keys(std::size_t from) const {
+  return std::any_of(errors_->begin() + static_cast<std::ptrdiff_t>(from), errors_->end(),
+                     [](const Error& error) { return error.message.ends_with("is missing"); });
+}
+
 bool JsonReader::is_noted(std::string_view place) const {
   return std::any_of(errors_->begin(), errors_->end(),
                      [here = where(place)](const Error& error) { return error.where == here; });

@@ -54,7 +54,8 @@ TEST(Traces, ExportSaysWhatAstraSimWillAnswer) {
   const ScratchFolder folder;
   const std::string work = "--model gpt2 --tp 2 --pp 2 --dp 2 --global-batch 8 ";
   const CommandResult printed = answered("export " + work + "--overlap all --output nccl", folder.path());
-  EXPECT_THAT(printed.out, ContainsRegex("ASTRA-Sim will answer [0-9.]+ ms; our step takes [0-9.]+ ms\n +[+-].* ms .*\n"
+  EXPECT_THAT(printed.out, ContainsRegex("ASTRA-Sim will answer [0-9.]+ ms with its congestion-unaware network; our "
+                                         "step takes [0-9.]+ ms\n +[+-].* ms .*\n"
                                          " +[+-].* ms  its network formulas"));
   const json nccl = json::parse(read_text(folder.path() / "nccl" / "manifest.json"));
   const json there = nccl["astra_sim"];

@@ -719,6 +719,11 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
     const auto plain = read(fmt::format(R"({{"model_type": "llama", {}, {}}})", shape, none));
     EXPECT_TRUE(plain) << to_text(plain.error());
   }
+  // A layer that cannot be forecast is told alone: the keys are there.
+  const std::string layers = to_text(
+      read(fmt::format(R"({{"model_type": "hybrid", {}, "layer_types": ["full_attention", "odd"]}})", shape)).error());
+  EXPECT_THAT(layers, HasSubstr("layers of \"odd\" cannot be forecast"));
+  EXPECT_THAT(layers, Not(HasSubstr("the keys are not those")));
   const auto odd = read(fmt::format(R"({{"model_type": "llama", {}, "hidden_act": "foobar"}})", shape));
   ASSERT_TRUE(odd);
   EXPECT_THAT(odd->warnings, ElementsAre(HasSubstr("activation \"foobar\" is not known: read as SwiGLU")));

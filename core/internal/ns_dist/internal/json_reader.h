@@ -81,6 +81,7 @@ class JsonReader {
   bool is_boolean(std::string_view key) const;  // there, and true or false
   bool is_text(std::string_view key) const;     // there, and a string
   std::size_t error_count() const { return errors_->size(); }
+  bool misses_keys(std::size_t from) const;            // whether one of the errors from this one on is a missing key
   std::string where(std::string_view key = "") const;  // "file#/pointer/key"
 
   // Reads "schema" and notes anything but `expected`.
