@@ -129,7 +129,7 @@ an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mix
 the interval of a collective is one deviation wide|network_model/src/estimate.cc|s@= kQuantile \* std::max(deviation@= std::max(deviation@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model
 a reduction moves as much memory as a copy|network_model/src/fair_sharing.cc|s@? 3.0 : 2.0@? 2.0 : 2.0@|unit_network_model unit_simulator
-a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@(2 \* (n() - 1) + 1) \* e@2 * (n() - 1) * e@|unit_network_model property_network_model
+a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@times(2 \* (n() - 1) + 1, e)@times(2 * (n() - 1), e)@|unit_network_model property_network_model
 a reduction of ASTRA-Sim reads once|network_model/src/astra_formulas.cc|s@return 3 \* truncated@return 2 * truncated@|unit_network_model property_network_model
 a size counts as often as it was measured|network_model/src/learn/network_fit.cc|s@const double weight = 1 / rows_of_size\[point.bytes\];@const double weight = 1;@|unit_network_model property_network_model
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
@@ -164,7 +164,7 @@ a vocabulary is not padded|core/include/ns_dist/parallel_plan.h|s@(vocabulary + 
 recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
 logits are kept in half precision|parallelism/src/blocks/loss.cc|s@return kFp32;@return kFp32 / 2;@|unit_parallelism property_parallelism
 eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), DType::kBf16}@|unit_parallelism
-keys have no projection|parallelism/src/blocks/attention.cc|s@shape.heads + 2 \* shape.kv_heads@shape.heads + shape.kv_heads@|unit_parallelism property_parallelism
+keys have no projection|parallelism/src/blocks/attention.cc|s@out = query + key + value + gate@out = query + value + gate@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
@@ -311,7 +311,7 @@ all ranks of experts have the mean's tokens|core/src/parallel_plan.cc|s@std::min
 scores of any number of heads are normalized in one kernel|parallelism/src/blocks/attention.cc|s@shape.micro_batch \* shape.heads % kMultiple == 0@true@|unit_parallelism
 products in fp16 are others than in bf16|simulator/src/training_clock.cc|s@if (fp16_as_bf16 \&\&@if (false \&\&@|unit_simulator
 launches that block do not wait for their kernels|simulator/include/ns_dist/scenario.h|s@return blocking_launches ? kBlockingLaunch \* launch_cost : launch_cost@return launch_cost@|unit_simulator
-a plan does not err by itself|simulator/src/predict.cc|s@= rest.between \*@= 0 *@|unit_simulator
+a plan does not err by itself|simulator/src/step_difference.cc|s@= rest.between \*@= 0 *@|unit_simulator
 metrics of the loss need no memory|parallelism/src/memory.cc|s@chunk.logged = std::max(chunk.logged, part.logged);@chunk.logged = 0;@|unit_parallelism
 metrics keep what the microbatch kept|parallelism/src/schedule_facts.cc|s@behind + bytes.logged)@bytes.logged)@|unit_parallelism
 a loss and a layer that is computed again are held together|parallelism/src/schedule_facts.cc|s@bytes.working - bytes.loss + freed,@bytes.working + freed,@|unit_parallelism
@@ -352,7 +352,7 @@ a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(
 the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
 the slowest place of a group is not waited for|simulator/src/costs.cc|s@if (there.latency > forecast.latency)@if (there.latency < Seconds())@|unit_simulator
 heads that are exchanged are kept once|parallelism/src/blocks/attention.cc|s@shape.cp_inner > 1) {@shape.cp_inner > 99999) {@|unit_parallelism
-key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner != 0 \&\& inner % heads != 0@heads < 0@|unit_parallelism
+key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner == 0 || inner % heads == 0@heads > 0@|unit_parallelism
 chunks see the whole ring|parallelism/src/blocks/attention.cc|s@(whole.query_length + piece - 1) / piece - 1)@parts)@|unit_parallelism
 experts have no kernels for biases|parallelism/src/blocks/moe.cc|s@if (shape.model->bias) add_bias@if (shape.tp < 0) add_bias@|unit_parallelism
 gradients of shared experts' inputs are not added|parallelism/src/blocks/moe.cc|s@shared.empty() ? 2 : 3@2@|unit_parallelism
@@ -371,8 +371,8 @@ a gather beside a layer keeps the host waiting|simulator/src/host_waits.cc|s@spa
 a gather in a trace keeps the host waiting|chakra_io/src/annotate.cc|s@launched(wait.launched\[next\]).start@launched(wait.launched[next - 1]).end@|unit_chakra_io
 heads of values have keys of their own|parallelism/src/blocks/delta_net.cc|s@keys(net.key_heads / shape.tp@keys(net.value_heads / shape.tp@|unit_parallelism
 the delta rule keeps no inverse|parallelism/src/blocks/delta_net.cc|s@size.values + size.heads \* kChunk@size.values + 0 * size.heads * kChunk@|unit_parallelism
-the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@out = query + 2 \* key + gate;@out = query + 2 * key;@|unit_parallelism
-the delta rule is in every layer|core/src/model.cc|s@model.delta_net \&\& !model.full_attention_layers.contains(layer)@model.delta_net@|unit_core unit_parallelism
+the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@out = query + key + value + gate;@out = query + key + value;@|unit_parallelism
+the delta rule is in every layer|core/src/model.cc|s@if (!model.full_attention_layers.contains(layer)) {@{@|unit_core unit_parallelism
 Muon's products run over the long side|parallelism/src/muon.cc|s@? rows <= columns :@? rows > columns :@|unit_parallelism
 Muon keeps two moments|parallelism/src/memory.cc|s@ - shares.owned \* each.moment@ - 0 * shares.owned * each.moment@|unit_parallelism
 buffers of matrices have no padding|parallelism/src/weight_matrices.cc|s@packing.fullest \* static_cast<double>(ranks) / packing.all@1@|unit_parallelism
@@ -387,15 +387,15 @@ cheaper launches of experts deviate more|simulator/src/host_waits.cc|s@std::pow(
 bridges take SMs from collectives over PCIe|network_model/src/fair_sharing.cc|s@link.link_class == network::LinkClass::kPcie@false@|unit_simulator
 explained kernels have two operands|apps/cli/explain.cc|s@if (!streams) continue;@@;s@std::tuple("--inputs", "inputs", request.inputs)@std::tuple("--inputs", "inputs", std::optional(request.inputs.value_or(2)))@;s@std::tuple("--outputs", "outputs", request.outputs)@std::tuple("--outputs", "outputs", std::optional(request.outputs.value_or(1)))@|unit_cli
 a report's layers stay as they were written|core/src/read_model.cc|s@std::sort(set.listed.begin(), set.listed.end())@void()@|unit_simulator
-steps of two machines are compared as those of one|simulator/src/predict.cc|s@if (err_together(from, to))@if (err_together(from, from))@|unit_simulator
-a plan on two networks errs by itself|simulator/src/predict.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
+steps of two machines are compared as those of one|simulator/src/step_difference.cc|s@if (err_together(from, to))@if (err_together(from, from))@|unit_simulator
+a plan on two networks errs by itself|simulator/src/step_difference.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
 an unknown type has the norms of the nearest family|core/src/hugging_face.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
 windows of unknown types are those of Qwen|core/src/hugging_face.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
 annotate follows the slots of ASTRA-Sim|chakra_io/src/annotate.cc|s@if (!wait.after.empty()) {@if (wait.after.empty()) {@|unit_chakra_io unit_cli
 a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
 collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
 layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
-steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@scenario.cluster.gpu.vendor != "nvidia"@false@|unit_simulator
+steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@if (gpu.vendor != "nvidia" ||@if (@|unit_simulator
 fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (before_ampere and false) {@|unit_simulator
 uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % chunks != 0)@(layers % chunks != 0 and (even or true))@|unit_simulator
 ZeRO 2 is no remedy|simulator/src/memory_remedy.cc|s@muon ? 0 : further@muon ? 0 : std::min(further, 1)@|unit_simulator
@@ -408,6 +408,11 @@ an encoder caches keys|parallelism/src/blocks/attention.cc|s@  if (!shape.model-
 smaller layers on the host take as much room|parallelism/src/memory.cc|s@(all - largest) \* kept.next_kept@(all - largest) * kept.most_kept@|unit_parallelism
 other links fill the nodes of a report|simulator/src/scenario.cc|s@gpus_of(cluster) == gpus_of(base->cluster)@gpus_of(cluster) == 0@|unit_simulator
 the same schedule resets its chunks|simulator/src/scenario.cc|s@schedule \&\& other_schedule \&\& !keeps_chunks@schedule \&\& (other_schedule or keeps_chunks)@|unit_simulator
+layers with a window have the heads of the others|core/src/model.cc|s@if (windowed \&\& model.windowed_heads) return@if (!windowed \&\& model.windowed_heads) return@|unit_core unit_parallelism
+decays of channels are as many as heads|parallelism/src/blocks/delta_net.cc|s@net.decay_rank > 0 ? heads \* net.key_dim : heads@heads@|unit_parallelism
+collectives without a group are numbered by themselves|chakra_io/src/replay.cc|s@node.group == kAllRanks ? of_rank : of_group@of_group + 0 * of_rank@|unit_chakra_io
+steps on a generation that nobody measured were compared|simulator/src/step_interval.cc|s@!is_known_architecture(gpu.architecture)@gpu.architecture.empty()@|unit_simulator
+a saving has no lower end|simulator/src/improvements.cc|s@{-difference.high, -difference.low}@{-difference.longer, -difference.low}@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
