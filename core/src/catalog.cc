@@ -277,6 +277,23 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
                std::string(kind_name.expected), did_you_mean(near)});
 }
 
+Result<Catalog::Source> Catalog::find_like(CatalogKind kind, const std::string& like,
+                                           std::vector<std::string>& paths) const {
+  const auto wrong = [&](Error error) {
+    if (error.where.empty()) error.where = paths.back() + "#/like";
+    return fail(std::move(error));
+  };
+  auto found = find(kind, like);
+  if (!found) return wrong(std::move(found).error());
+  if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
+    const std::string_view noun = name_of(kind).noun;
+    return wrong({ErrorCode::kInvalidInput, fmt::format("the {} \"{}\" is like itself", noun, like), "",
+                  fmt::format("{}s of which the last one is like no other", noun)});
+  }
+  paths.push_back(found->path);
+  return found;
+}
+
 Result<std::string> Catalog::text(CatalogKind kind, std::string_view reference) const {
   NS_TRY(Source source, find(kind, reference));
   return std::move(source.text);
@@ -288,23 +305,13 @@ Result<Gpu> Catalog::gpu(std::string_view reference) const {
   std::vector<nlohmann::ordered_json> chain;  // each like the next one
   std::vector<std::string> paths = {source.path};
   while (root.is_object() && root.contains("like")) {
-    const auto wrong = [&](Error error) {
-      if (error.where.empty()) error.where = paths.back() + "#/like";
-      return fail(std::move(error));
-    };
     if (!root["like"].is_string()) {
-      return wrong({ErrorCode::kInvalidInput, fmt::format("{} is no GPU", json_excerpt(root["like"])), "",
-                    "an id of ns-dist list gpus, or a file"});
+      return fail({ErrorCode::kInvalidInput, fmt::format("{} is no GPU", json_excerpt(root["like"])),
+                   paths.back() + "#/like", "an id of ns-dist list gpus, or a file"});
     }
-    auto found = find(CatalogKind::kGpu, root["like"].get_ref<const std::string&>());
-    if (!found) return wrong(std::move(found).error());
-    if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
-      return wrong({ErrorCode::kInvalidInput, fmt::format("the GPU \"{}\" is like itself", found->path), "",
-                    "GPUs of which the last one is like no other"});
-    }
-    paths.push_back(found->path);
+    NS_TRY(const Source base, find_like(CatalogKind::kGpu, root["like"].get<std::string>(), paths));
     chain.push_back(std::move(root));
-    NS_TRY(root, parse_json(found->text, found->path));
+    NS_TRY(root, parse_json(base.text, base.path));
   }
   if (!chain.empty()) {
     NS_TRY_VOID(gpu_of(root, paths.back()));  // its own mistakes, with its own name
@@ -332,18 +339,8 @@ Result<Framework> Catalog::framework(std::string_view reference) const {
   NS_TRY(Framework framework, read_framework(source.text, source.path));
   std::vector<std::string> paths = {source.path};
   for (std::string like = framework.like; !like.empty();) {
-    const auto wrong = [&](Error error) {
-      if (error.where.empty()) error.where = paths.back() + "#/like";
-      return fail(std::move(error));
-    };
-    auto found = find(CatalogKind::kFramework, like);
-    if (!found) return wrong(std::move(found).error());
-    if (std::find(paths.begin(), paths.end(), found->path) != paths.end()) {
-      return wrong({ErrorCode::kInvalidInput, fmt::format("the framework \"{}\" is like itself", like), "",
-                    "frameworks of which the last one is like no other"});
-    }
-    paths.push_back(found->path);
-    NS_TRY(const Framework base, read_framework(found->text, found->path));
+    NS_TRY(const Source found, find_like(CatalogKind::kFramework, like, paths));
+    NS_TRY(const Framework base, read_framework(found.text, found.path));
     add_missing(framework.set, base.set);
     add_missing(framework.only, base.only);
     like = base.like;

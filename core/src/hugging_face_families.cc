@@ -332,6 +332,14 @@ LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& mo
   return LayerSet::of(member);
 }
 
+// The layers that an array of 0 and 1 gives `flag`.
+LayerSet flagged_layers(JsonReader& reader, std::string_view key, const Model& model, double flag) {
+  std::vector<bool> member = none_of_layers(model);
+  const std::vector<double> flags = reader.numbers(key, 0, 1);
+  for (std::size_t i = 0; i < std::min(member.size(), flags.size()); ++i) member[i] = flags[i] == flag;
+  return LayerSet::of(member);
+}
+
 // Layers whose queries choose some of all tokens: DeepSeek's ("index_topk"), as transformers 5 names them,
 // MiniMax-M3's.
 bool chooses_tokens(std::string_view type) {
@@ -500,10 +508,7 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
   if (has_types) {
     model.full_attention_layers = full;
   } else if (present(reader, "hybrid_layer_pattern")) {  // MiMo-V2: 1 is a layer with a window
-    std::vector<bool> seen = none_of_layers(model);
-    const std::vector<double> flags = reader.numbers("hybrid_layer_pattern", 0, 1);
-    for (std::size_t i = 0; i < std::min(seen.size(), flags.size()); ++i) seen[i] = flags[i] == 0;
-    model.full_attention_layers = LayerSet::of(seen);
+    model.full_attention_layers = flagged_layers(reader, "hybrid_layer_pattern", model, 0);
   } else if (model.chunked_attention) {
     model.full_attention_layers = model.no_rotary_layers;
   } else if (present(reader, "use_sliding_window") && present(reader, "max_window_layers")) {
@@ -668,11 +673,7 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     moe.layers = LayerSet::of(member);
     moe.first_dense_layers = 0;
   } else if (reader.json("moe_layer_freq", Presence::kOptional).starts_with('[')) {
-    // 1 is a layer with experts.
-    std::vector<bool> member = none_of_layers(model);
-    const std::vector<double> flags = reader.numbers("moe_layer_freq", 0, 1);
-    for (std::size_t i = 0; i < std::min(member.size(), flags.size()); ++i) member[i] = flags[i] == 1;
-    moe.layers = LayerSet::of(member);
+    moe.layers = flagged_layers(reader, "moe_layer_freq", model, 1);  // with experts
     moe.first_dense_layers = 0;
   } else if (present(reader, "moe_layers_enum")) {
     moe.layers = layers_in_text(reader, "moe_layers_enum", model);
@@ -858,19 +859,28 @@ void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
   model.state_space = space;
 }
 
-// lfm2: Lfm2Config. lfm2_moe: Lfm2MoeConfig, whose widths are as they are told. Convolutions in most layers.
+// Convolutions in most layers.
+void read_convolutions(JsonReader& reader, Model& model) {
+  model.short_convolution = reader.integer("conv_L_cache", 1, kMostSize, Presence::kOptional, 3);
+  model.full_attention_layers = attention_of_layers(reader, model, {"conv", "short_convolution"}, "full_attn_idxs");
+}
+
+// lfm2: Lfm2Config. Its MLPs are narrower than told (modeling_lfm2.py, Lfm2MLP).
 void read_lfm2(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
-  if (family.sparse_layers) {
-    read_experts(reader, family, model);
-  } else if (reader.boolean("block_auto_adjust_ff_dim", true)) {  // modeling_lfm2.py, Lfm2MLP
+  if (reader.boolean("block_auto_adjust_ff_dim", true)) {
     const double multiplier = reader.number("block_ffn_dim_multiplier", 0, 1e3, Presence::kOptional, 1);
     const std::int64_t multiple = reader.integer("block_multiple_of", 1, kMostSize, Presence::kOptional, 256);
     const auto wide = static_cast<std::int64_t>(multiplier * static_cast<double>(2 * model.ffn / 3));
     model.ffn = std::max<std::int64_t>(1, (wide + multiple - 1) / multiple) * multiple;
   }
-  model.short_convolution = reader.integer("conv_L_cache", 1, kMostSize, Presence::kOptional, 3);
-  model.full_attention_layers = attention_of_layers(reader, model, {"conv", "short_convolution"}, "full_attn_idxs");
+  read_convolutions(reader, model);
+}
+
+// lfm2_moe: Lfm2MoeConfig.
+void read_lfm2_moe(JsonReader& reader, const Family& family, Model& model) {
+  read_moe(reader, family, model);
+  read_convolutions(reader, model);
 }
 
 // nemotron_h: NemotronHConfig. Attention has no positions.
@@ -998,12 +1008,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "step3p5", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
     {.model_type = "mimo_v2_flash", .read = read_moe},
     {.model_type = "lfm2", .read = read_lfm2, .tied = true, .qk_norm = kHead, .convolution = true},
-    {.model_type = "lfm2_moe",
-     .read = read_lfm2,
-     .tied = true,
-     .qk_norm = kHead,
-     .convolution = true,
-     .sparse_layers = true},
+    {.model_type = "lfm2_moe", .read = read_lfm2_moe, .tied = true, .qk_norm = kHead, .convolution = true},
     {.model_type = "minimax_m2", .read = read_moe, .qk_norm = QueryKeyNorm::kToken},
     {.model_type = "phi",
      .read = read_decoder,

@@ -73,6 +73,8 @@ class Catalog {
     std::string path, text;
   };
   Result<Source> find(CatalogKind kind, std::string_view reference) const;
+  // What the last of the files at `paths` is like, whose path is appended. Errors: unknown, or among them already.
+  Result<Source> find_like(CatalogKind kind, const std::string& like, std::vector<std::string>& paths) const;
 
   std::vector<std::filesystem::path> folders_;
   // What was read; threads may look up at the same time. Copies share it.
