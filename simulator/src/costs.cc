@@ -95,11 +95,11 @@ Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast&
 
 // A collective or a message as other ranks of its stages run it, where their groups lie otherwise. All replicas wait
 // for the slowest one.
-static std::vector<WorkItem> otherwise_placed(const WorkItem& item, const Mesh& mesh, const Cluster& cluster) {
+static std::vector<WorkItem> otherwise_placed(const WorkItem& item, const Mesh& mesh, OtherPlaces& places) {
   Collective call = call_of(item, mesh);
   std::vector<WorkItem> others;
-  for (RankGroup& group : otherwise_placed(call.group, mesh, cluster)) {
-    call.group = std::move(group);
+  for (const RankGroup& group : places.of(call.group)) {
+    call.group = group;
     others.push_back({item.name, item.category, call});
   }
   return others;
@@ -155,6 +155,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
   costs.rows.reserve(places.size());
   for (std::size_t r = 0; r < places.size(); ++r) {
     ProgramCosts::Row& row = costs.rows.emplace_back();
+    OtherPlaces others(program.mesh, scenario.cluster);
     row.forecasts.reserve(program.works.size() + program.fragments.size());  // with waits for the host
     row.forecasts.resize(program.works.size());
     if (shares) row.demands.resize(program.works.size());
@@ -189,7 +190,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
                                     ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
                                     : forecast_work(own ? *own : item, program.mesh, session.compute(), network));
       if (op == nullptr) {
-        for (WorkItem& other : otherwise_placed(own ? *own : item, program.mesh, scenario.cluster)) {
+        for (WorkItem& other : otherwise_placed(own ? *own : item, program.mesh, others)) {
           NS_TRY(const Forecast there, forecast_work(other, program.mesh, session.compute(), network));
           if (there.latency > forecast.latency) forecast = there, own = std::move(other);
         }

@@ -90,4 +90,11 @@ std::vector<RankGroup> otherwise_placed(const RankGroup& group, const Mesh& mesh
   return found;
 }
 
+const std::vector<RankGroup>& OtherPlaces::of(const RankGroup& group) {
+  for (const auto& [known, places] : known_) {
+    if (known == group) return places;
+  }
+  return known_.emplace_back(group, otherwise_placed(group, mesh_, cluster_)).second;
+}
+
 }  // namespace ns_dist

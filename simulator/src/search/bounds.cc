@@ -58,13 +58,13 @@ PassesOfOne passes_with(const OneStage& one, const Model& model, const Time& tim
 
 // What a collective takes alone; of groups that lie otherwise, the slowest (costs_of). Nothing of one without a
 // forecast.
-Seconds slowest_of(Collective collective, const Mesh& mesh, const Cluster& cluster, const NetworkCost& network) {
+Seconds slowest_of(Collective collective, OtherPlaces& places, const NetworkCost& network) {
   Seconds slowest;
   const auto look = [&](const RankGroup& group) {
     collective.group = group;
     if (const auto forecast = network.forecast(collective)) slowest = std::max(slowest, forecast->latency);
   };
-  const std::vector<RankGroup> others = otherwise_placed(collective.group, mesh, cluster);
+  const std::vector<RankGroup>& others = places.of(collective.group);
   look(RankGroup(collective.group));
   std::for_each(others.begin(), others.end(), look);
   return slowest;
@@ -173,9 +173,10 @@ PassesOfStages passes_on_each_stage(const Scenario& scenario, const Session& ses
     found.of_stage.push_back(static_cast<std::size_t>(known - places.begin()));
     if (known != places.end()) continue;
     places.push_back(rank % period);
+    OtherPlaces others(mesh, scenario.cluster);
     found.places.push_back(passes_with(*one, scenario.model, [&](Collective collective) {
       collective.group = collective.group.of(rank);
-      return slowest_of(std::move(collective), mesh, scenario.cluster, network);
+      return slowest_of(std::move(collective), others, network);
     }));
   }
   return found;

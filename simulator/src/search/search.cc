@@ -86,6 +86,7 @@ class Search {
         zero_(groups_.level_of("plan/zero")),
         shard_(groups_.level_of("plan/shard")),
         recompute_(groups_.level_of("plan/recompute")),
+        no_recomputation_(groups_.number_of(field_text(Recomputation()))),
         bounds_(groups_.size()),
         distances_(groups_.size()) {}
 
@@ -232,14 +233,13 @@ class Search {
       if (is_new) first.push_back(group);
       number[group] = known->second;
     }
-    const std::uint32_t none = groups_.number_of(field_text(Recomputation()));
     const auto tell = progress(kRefusing, kBounding, first.size());
     const auto found = crew_.shared<PassBounds>(first.size(), [&](std::size_t i) {
       if (crew_.told_to_stop()) return PassBounds();
       Scenario each = alone_;
       groups_.apply(each, first[i]);
       set_recomputation(each.plan, {});
-      const auto least = know(passes_of(first[i], each, none), {{least_passes(each, session_)}});
+      const auto least = know(passes_of(first[i], each, no_recomputation_), {{least_passes(each, session_)}});
       tell();
       return least->places.front().all;
     });
@@ -266,18 +266,34 @@ class Search {
     return key;
   }
 
-  // `placed`: with each stage's collectives where they lie, which is a closer bound, and more to forecast.
-  std::shared_ptr<const PassesOfStages> known_passes(std::uint32_t group, const Scenario& scenario, bool placed) const {
-    Passes key = passes_of(group, scenario, groups_.chosen(group)[recompute_]);
-    if (placed) key.push_back(groups_.chosen(group)[pp_]);
+  using KnownPasses = std::shared_ptr<const PassesOfStages>;
+  // The passes of one microbatch, forecast by `make` where no group before had the same.
+  template <class Make>
+  KnownPasses known_passes(Passes key, const Make& make) const {
     {
       const std::scoped_lock guard(knowing_);
       if (const auto known = known_.find(key); known != known_.end()) return known->second;
     }
-    return know(std::move(key),
-                placed ? passes_on_each_stage(scenario, session_) : PassesOfStages{{least_passes(scenario, session_)}});
+    return know(std::move(key), make());
   }
-  std::shared_ptr<const PassesOfStages> know(Passes key, PassesOfStages passes) const {
+  KnownPasses passes_without_recomputation(std::uint32_t group, const Scenario& scenario) const {
+    return known_passes(passes_of(group, scenario, no_recomputation_), [&] {
+      Scenario without = scenario;
+      set_recomputation(without.plan, {});
+      return PassesOfStages{{least_passes(without, session_)}};
+    });
+  }
+  KnownPasses passes_anywhere(std::uint32_t group, const Scenario& scenario) const {
+    return known_passes(passes_of(group, scenario, groups_.chosen(group)[recompute_]),
+                        [&] { return PassesOfStages{{least_passes(scenario, session_)}}; });
+  }
+  // With each stage's collectives where they lie, which is a closer bound, and more to forecast.
+  KnownPasses passes_in_place(std::uint32_t group, const Scenario& scenario) const {
+    Passes key = passes_of(group, scenario, groups_.chosen(group)[recompute_]);
+    key.push_back(groups_.chosen(group)[pp_]);
+    return known_passes(std::move(key), [&] { return passes_on_each_stage(scenario, session_); });
+  }
+  KnownPasses know(Passes key, PassesOfStages passes) const {
     auto made = std::make_shared<const PassesOfStages>(std::move(passes));
     const std::scoped_lock guard(knowing_);
     if (known_parts_ > kMostKnownParts) known_parts_ = 0, known_.clear();
@@ -349,11 +365,14 @@ class Search {
   void look_at(std::uint32_t group, Scenario& scenario, std::uint32_t& last, double limit, Found& found) const {
     groups_.apply(scenario, last, group);
     const ParallelPlan& plan = scenario.plan;
-    const auto one = known_passes(group, scenario, false);
-    const PassBounds least = on_its_stages(scenario, one->places.front().all);
-    if (least.any > limit) return;
+    const auto is_slow = [&](const PassesOfStages& passes, std::int64_t microbatches) {
+      const PassBounds least = on_its_stages(scenario, passes.places.front().all);
+      return least.any > limit || (least.apart > limit && !pairs_passes(plan)) ||
+             to_step(scenario, pipeline_bound(passes, scenario, microbatches)) > limit;
+    };
+    const KnownPasses without = passes_without_recomputation(group, scenario);
     const bool several = has_several_places(scenario.cluster, distances_[group]);
-    std::shared_ptr<const PassesOfStages> placed;  // only where some plan may still win
+    KnownPasses one, placed;  // only where some plan fits, and where it may still win: most fit nowhere
     std::optional<std::vector<ExchangeTime>> exchanges;
     Texts texts;
     std::uint32_t leaf = 0;
@@ -364,9 +383,7 @@ class Search {
                    [&](std::size_t level) -> const std::string& { return branch.texts[level - space_.groups]; });
       const std::uint32_t first = std::exchange(leaf, leaf + branch.plans);
       const std::int64_t microbatches = microbatches_of(plan, scenario.training);
-      const bool slow = (least.apart > limit && !pairs_passes(plan)) ||
-                        to_step(scenario, pipeline_bound(*one, scenario, microbatches)) > limit;
-      if (slow) continue;
+      if (is_slow(*without, microbatches)) continue;
       found.seen += leaf - first;
       if (const auto runs = space_.check(scenario); !runs) {
         found.refused.refuse(runs.error(), scenario, group, first, leaf - first);
@@ -381,7 +398,12 @@ class Search {
         found.refused.refuse(memory->needed(), scenario.cluster.gpu.memory, group, first, leaf - first);
         continue;
       }
-      if (several && !placed) placed = known_passes(group, scenario, true);
+      if (!one) one = passes_anywhere(group, scenario);
+      if (is_slow(*one, microbatches)) {
+        found.bounded += leaf - first;
+        continue;
+      }
+      if (several && !placed) placed = passes_in_place(group, scenario);
       if (!exchanges) exchanges = exchange_times(scenario, session_);
       const bool is_closer = several || !exchanges->empty();  // than the bound before
       const PassesOfStages& closest = several ? *placed : *one;
@@ -487,6 +509,8 @@ class Search {
   NearPlans near_;
   Scenario alone_;                                                // the base, and nothing shares anything
   std::size_t pp_, dp_, micro_batch_, zero_, shard_, recompute_;  // levels
+
+  std::uint32_t no_recomputation_;  // the number of its text
 
   std::vector<PassBounds> bounds_;       // of each group
   std::vector<std::int64_t> distances_;  // distance_of_places of each group that is not refused
