@@ -170,7 +170,8 @@ Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
   const std::vector<CollectiveRow>& rows = measured.rows;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
-    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks, row.size,
+    const std::int64_t whole_nodes = std::min(row.ranks, cluster.gpus_per_node());
+    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : whole_nodes, row.size,
                             *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   NetworkFitOptions options;
@@ -344,7 +345,7 @@ int calibrate_command(int argc, const char* const* argv) {
   app.add_option("--gpu", request.gpu, "or the GPU, for its usual cluster: ns-dist list gpus, or JSON")
       ->type_name("ID|FILE");
   app.add_option("--collectives", request.collectives,
-                 "columns collective, ranks, bytes, latency_ms; optional gpus_per_node (all ranks), dtype")
+                 "columns collective, ranks, bytes, latency_ms; optional gpus_per_node (full nodes), dtype")
       ->type_name("CSV");
   app.add_option("--kernels", request.kernels,
                  "or columns op, dtype, the operator's dimensions and latency_ms, as ns-dist kernels reads them")

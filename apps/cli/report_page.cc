@@ -178,6 +178,24 @@ std::string improvements_section(const Report& report) {
                      "interval, of the step. <em>At most</em> is a limit, not a change that can be made.</p>\n");
 }
 
+// Of --sensitivity and --what-if.
+std::string asked_section(const Report& report) {
+  std::string text;
+  for (const auto& [heading, all] : {std::pair("What 1 % better changes, with this plan", &report.sensitivity),
+                                     std::pair("What if?", &report.what_if)}) {
+    std::string rows;
+    for (const Sensitivity& each : *all) {
+      rows += fmt::format("<tr><td>{}{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+                          html(part_text(each)), each.fits ? "" : " (does not fit)", duration_text(each.step),
+                          change_text(each));
+    }
+    if (rows.empty()) continue;
+    text +=
+        section(heading, table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", rows));
+  }
+  return text;
+}
+
 std::string warnings_section(const Report& report) {
   std::string text;
   for (const Warning& warning : report.warnings)
@@ -296,7 +314,8 @@ Result<std::string> report_page(const Report& report, const Session& session, st
   const std::string title = (forward ? "Forward passes of " : "One training step of ") + work_text(report);
   std::string body = answer(report) + section("The whole training", as_printed(training)) + time_section(report);
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
-  body += memory_section(report) + path_section(report) + improvements_section(report) + warnings_section(report);
+  body += memory_section(report) + path_section(report) + improvements_section(report) + asked_section(report);
+  body += warnings_section(report);
   body += accuracy_section(report, evidence) + inputs_section(json["inputs"]) + provenance_section(report, json);
   body += repeat_section(command, !training.empty());
   return page_of(title, question(report), body, json.dump());

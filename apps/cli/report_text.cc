@@ -162,9 +162,12 @@ static std::string signed_duration(Seconds time) {
 
 std::string difference_text(const StepDifference& difference) {
   const std::string step = signed_duration(difference.longer) + ", ";
-  return fmt::format("{}{:+.1f} %{} (90 % interval {:+.1f} to {:+.1f} %)", difference.steps == 1 ? step : "",
+  const std::string gpus = difference.gpus == difference.from_gpus
+                               ? ""
+                               : fmt::format(", on {} GPUs instead of {}", difference.gpus, difference.from_gpus);
+  return fmt::format("{}{:+.1f} %{} (90 % interval {:+.1f} to {:+.1f} %){}", difference.steps == 1 ? step : "",
                      100 * difference.share(difference.longer), difference.steps == 1 ? "" : " for as many tokens",
-                     100 * difference.share(difference.low), 100 * difference.share(difference.high));
+                     100 * difference.share(difference.low), 100 * difference.share(difference.high), gpus);
 }
 
 std::string difference_parts_text(const StepDifference& difference) {

@@ -75,8 +75,13 @@ Result<double> read_amount(const std::string& text, std::string_view flag, std::
     scale = std::pow(1000.0, static_cast<double>(letter + 1));
     digits.pop_back();
   }
-  const auto number = read_positive_number(digits, 1e18);
-  if (number && *number * scale <= 1e18) return *number * scale;
+  constexpr double kMost = 1e18;
+  const auto number = read_positive_number(digits, 1e300);
+  if (number && *number * scale <= kMost) return *number * scale;
+  if (number) {
+    return fail({ErrorCode::kUsage, fmt::format("{} {} are out of range", text, of), std::string(flag),
+                 "at most 1,000,000T", ""});
+  }
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no number of {}", text, of), std::string(flag),
                "a number above 0, with K, M, B or T behind it for thousands to trillions",
                fmt::format("write, for example, {} 15M", flag)});

@@ -21,6 +21,16 @@ std::optional<std::size_t> index_alike(const PredictorWeights& weights, const Gp
   return static_cast<std::size_t>(alike - weights.gpus.begin());
 }
 
+// Whoever writes a GPU as like another one says whose measurements to carry over: of a measured one of its generation.
+std::optional<Gpu> named_neighbor(const PredictorWeights& weights, const Gpu& gpu) {
+  if (gpu.like.empty()) return std::nullopt;
+  std::optional<Gpu> other = listed_gpu(gpu.like);
+  if (!other || other->architecture != gpu.architecture) return std::nullopt;
+  const auto index = index_alike(weights, *other);
+  if (!index || !teaches_others(weights, *index)) return std::nullopt;
+  return other;
+}
+
 // A GPU of the catalog that somebody changed, as it is sold; nothing where it is unchanged or not of the catalog.
 std::optional<Machine> as_sold(const Machine& machine, const std::optional<Gpu>& listed) {
   if (!listed || data_sheet_of(*listed) == data_sheet_of(machine.gpu)) return std::nullopt;
@@ -51,9 +61,11 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     }
     return reference;
   }
+  const std::optional<Gpu> named = named_neighbor(weights, machine.gpu);
   std::vector<Machine> machines;
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < weights.gpus.size(); ++i) {
+    if (named && !run_kernels_alike(weights.gpus[i], *named)) continue;
     auto measured = make_machine(weights.gpus[i], machine.mode);
     if (!measured || !teaches_others(weights, i)) continue;
     machines.push_back(*std::move(measured));

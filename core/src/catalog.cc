@@ -320,8 +320,12 @@ Result<Gpu> Catalog::gpu(std::string_view reference) const {
                    paths[paths.size() - 2] + "#/like", "a GPU of ns-dist list gpus, or a file with its keys"});
     }
   }
+  std::string like;
+  if (!chain.empty() && root.is_object()) like = root.value("id", "");
   for (; !chain.empty(); chain.pop_back()) root = gpu_like(std::move(root), std::move(chain.back()));
-  return gpu_of(root, source.path);
+  NS_TRY(Gpu gpu, gpu_of(root, source.path));
+  gpu.like = std::move(like);
+  return gpu;
 }
 
 Result<Fabric> Catalog::fabric(std::string_view reference) const {

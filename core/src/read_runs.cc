@@ -88,7 +88,8 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
     constexpr double kFastest = 1e9;  // tokens/s
     run.step = inner.quantity<Seconds>("step_time", Presence::kOptional);
     run.tokens_per_s_per_gpu = inner.number("tokens_per_s_per_gpu", 0, kFastest, Presence::kOptional, 0);
-    if ((run.step > Seconds()) == (run.tokens_per_s_per_gpu > 0)) {
+    const bool has_step = inner.has("step_time"), has_rate = inner.has("tokens_per_s_per_gpu");
+    if (has_step == has_rate) {
       inner.note("", "a run was measured once", "\"step_time\" or \"tokens_per_s_per_gpu\"");
     }
     if (run.cluster.empty() && run.gpu.empty()) {

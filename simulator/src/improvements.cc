@@ -418,7 +418,8 @@ class Adviser {
     if (!changed) return std::nullopt;
     const StepDifference difference = compare(scenario_, prediction_, choice.scenario, *changed);
     choice.improvement.saves = -difference.longer;
-    choice.improvement.interval = {-difference.high, -difference.low};
+    // No change saves more than the step takes.
+    choice.improvement.interval = {max(-difference.high, -prediction_.step), min(-difference.low, prediction_.step)};
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);

@@ -43,7 +43,8 @@ Result<void> check_format(const Scenario& scenario) {
   std::vector<std::string_view> all;
   std::string hint;
   for (const std::string_view name : names_of<Precision>()) {
-    if (runs(*enumerator_from_name<Precision>(name))) all.push_back(name);
+    const Precision precision = *enumerator_from_name<Precision>(name);
+    if (runs(precision) && reason_against(gpu, precision).empty()) all.push_back(name);
   }
   for (const Precision usual : {Precision::kFp32, Precision::kFp16, Precision::kBf16, Precision::kFp8}) {
     const bool holds = size_of(product_type(usual)) >= size_of(product_type(asked));

@@ -106,6 +106,7 @@ ordered_json against_json(const Against& against) {
   const StepDifference& difference = against.difference;
   return {{"report", against.report},
           {"step_time_s", difference.from / units::s},
+          {"gpus", difference.from_gpus},
           {"steps", difference.steps},
           {"difference_s", difference.longer / units::s},
           {"difference_low_s", difference.low / units::s},

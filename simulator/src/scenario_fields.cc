@@ -274,6 +274,13 @@ bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField 
 
 bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact; }
 
+std::string fact_text(std::string_view field, std::string_view value) {
+  if (field == kExpertsFact) return fmt::format("{} experts", value);
+  if (field == kStagesFact) return fmt::format("{} stages", value);
+  return value == "divided" ? "heads of keys that tp x cp divides"
+                            : "fewer heads of keys than tp x cp, or not a multiple of it";
+}
+
 bool depends_on(std::string_view field, std::string_view other) {
   if (field == kKeyHeadsFact) return other == "plan/tp" || other == "plan/cp";
   return field == other;

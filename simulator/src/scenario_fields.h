@@ -36,6 +36,8 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
 inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
                                   kKeyHeadsFact = "plan/key_heads";
 bool is_fact(std::string_view field);
+// A fact in words.
+std::string fact_text(std::string_view field, std::string_view value);
 // Whether the value of a field or a fact changes with that of `other`.
 bool depends_on(std::string_view field, std::string_view other);
 // The text of a field or a fact; "" of others.

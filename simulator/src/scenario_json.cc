@@ -42,6 +42,7 @@ void fields(Io& io, Gpu& gpu) {
   io("id", gpu.id);
   io("name", gpu.name);
   io("aliases", gpu.aliases);
+  io.unless_default("like", gpu.like);
   io("vendor", gpu.vendor);
   io("architecture", gpu.architecture);
   io("compute_capability", gpu.compute_capability);

@@ -65,6 +65,8 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
   return step_difference(unexplained(scenario), from, to, 1);
 }
 
+static std::int64_t gpus_of(const Scenario& scenario) { return rank_count(scenario.plan).value_or(0); }
+
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,
                        double weight) {
   const double steps = tokens_of_step(from.training) / tokens_of_step(to.training), times = weight * steps;
@@ -77,12 +79,13 @@ StepDifference compare(const Scenario& from, const Prediction& one, const Scenar
     Unexplained rest = unexplained(to);
     if (from.plan == to.plan && from.training == to.training) rest.between = 0;
     const Interval difference = step_difference(rest, one, other, times);
-    return {one.step, steps, longer, difference.low, difference.high, parts};
+    return {one.step, steps, longer, difference.low, difference.high, parts, gpus_of(from), gpus_of(to)};
   }
   const Interval before = step_interval(from, one), after = step_interval(to, other);
   const double below = std::hypot(times * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
   const double above = std::hypot(times * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
-  return {one.step, steps, longer, longer - below * units::s, longer + above * units::s, parts};
+  return {one.step, steps,         longer,     longer - below * units::s, longer + above * units::s,
+          parts,    gpus_of(from), gpus_of(to)};
 }
 
 Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {

@@ -328,7 +328,9 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
     std::string text = fmt::format("{} has no {}={}", scenario.framework, limit.field, value_of(scenario, limit.field));
     std::string_view before = " with ";
     for (const FieldLimit& each : limit.when) {
-      text += fmt::format("{}{}={}", std::exchange(before, " and "), each.field, value_of(scenario, each.field));
+      const std::string value = value_of(scenario, each.field);
+      text += std::exchange(before, " and ");
+      text += is_fact(each.field) ? fact_text(each.field, value) : fmt::format("{}={}", each.field, value);
     }
     found.push_back({"not_in_framework", std::move(text)});
   }

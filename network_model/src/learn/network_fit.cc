@@ -335,6 +335,10 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   return reference;
 }
 
+// A measurement that takes so much longer than what stays in a node was not decided there: more than a collective's
+// usual deviation from its forecast.
+constexpr double kClearlyLonger = 1.3;
+
 // Adds a measurement inside a node, or `across` nodes, to its group. False: it tells nothing of the network, because
 // what stays in a node takes longer there.
 Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& where,
@@ -365,8 +369,12 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
   if (outermost.network() != across) return true;
   if (machine.base) {
-    // A forecast is the longest of these three. Only where it is that of the network does a measurement tell of it.
-    if (across && network::inside_nodes(call, false, machine.inside).time > reference.expected) return false;
+    // A forecast is the longest of these three. Only where it is that of the network does a measurement tell of it, or
+    // where the measurement itself says that the network takes longer.
+    if (across) {
+      const double inside = network::inside_nodes(call, false, machine.inside).time;
+      if (inside > reference.expected && seconds < kClearlyLonger * inside) return false;
+    }
     reference.expected = std::max(reference.expected, network::bandwidth_bound(call));
   }
   GroupKey key;

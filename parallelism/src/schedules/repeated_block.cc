@@ -61,7 +61,7 @@ Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shap
   return fail(
       {ErrorCode::kInfeasible,
        fmt::format("{} runs {} model chunk{} a stage, not {}", schedule, chunks, chunks == 1 ? "" : "s", shape.chunks),
-       "plan/vpp", fmt::format("{}", chunks), fmt::format("plan/vpp={}", chunks)});
+       "plan/vpp", fmt::format("{}", chunks), fmt::format("write plan/vpp={}", chunks)});
 }
 
 }  // namespace ns_dist::schedules

@@ -121,6 +121,7 @@ struct StepDifference {
   double steps = 1;           // so many steps train as many tokens as one of the other plan
   Seconds longer, low, high;  // these steps less `from`, with a 90 % interval
   Breakdown parts;            // of `longer`
+  std::int64_t from_gpus = 0, gpus = 0;
   double share(Seconds difference) const { return difference / from; }
 };
 struct Against {

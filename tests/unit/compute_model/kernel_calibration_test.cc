@@ -153,12 +153,10 @@ TEST(KernelCalibration, WildRowsCountWithTheirWholeErrors) {
         measured(h100(), 1, 24, Mode::kSustained) + fmt::format("linear,bf16,4096,4096,4096,{:.17g}\n", ms * factor);
     return *calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
   };
-  const FamilyCalibration family = with(1e-3).families[0];
-  EXPECT_NEAR(family.before, 999.0 / 25, 1e-3);
-  EXPECT_GT(family.after, 999.0 / 25 / std::exp(2.0));
-  EXPECT_LE(family.after, 1.1 * family.before);
+  const FamilyCalibration family = with(1e3).families[0];
+  EXPECT_NEAR(family.before, 0.999 / 25, 1e-3);
   // However wild it is, the file can be read.
-  const auto read = read_kernel_calibration(to_json(with(1e-200)), "c.json");
+  const auto read = read_kernel_calibration(to_json(with(1e200)), "c.json");
   EXPECT_TRUE(read) << to_text(read.error());
 }
 
@@ -175,9 +173,19 @@ TEST(KernelCalibration, ATableInAnotherUnitIsAnError) {
   EXPECT_TRUE(calibrate_kernels(h100(), *CsvTable::parse(measured(h100(), 7, 24, Mode::kSustained), "m.csv"), {}));
 }
 
+TEST(KernelCalibration, ARowFasterThanThePeakIsAnError) {
+  std::string text = measured(h100(), 1.05, 24, Mode::kSustained);
+  text += "gemm,bf16,8192,8192,8192,0.5\n";  // 2,199 TFLOP/s
+  const auto refused = calibrate_kernels(h100(), *CsvTable::parse(text, "measured.csv"), {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("0.5 ms is shorter than 1.111 ms"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(refused.error().where, "measured.csv:26");
+}
+
 TEST(KernelCalibration, IsNeverFasterThanPhysics) {
   const auto corrected =
-      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.2))});
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.6))});
   const Forecast f = *(*corrected)->forecast({Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16});
   EXPECT_GE(f.latency, f.floor);
   EXPECT_GE(f.low, f.floor);

@@ -47,6 +47,30 @@ TEST(Sources, AnotherGpuIsTheNearestOneScaled) {
   EXPECT_EQ(source_of(slower, kProduct, Mode::kBurst), "nearest scaled") << "another data sheet of a measured GPU";
 }
 
+// With faster memory H100 is nearer to H200 by its data sheet, and products of its size took longer there.
+TEST(Sources, AGpuLikeAnotherOneCarriesItsMeasurementsOver) {
+  Seconds last;
+  for (const double faster : {1.0, 1.3, 1.4, 1.6}) {
+    Gpu mine = gpu_of("h100-sxm-80gb");
+    mine.id = "mine", mine.like = "h100-sxm-80gb";
+    mine.memory_bandwidth *= faster;
+    const ReferenceGpu reference =
+        reference_gpu(*standard_weights(Predictor::kGemm), *make_machine(mine, Mode::kSustained));
+    EXPECT_EQ(faster == 1 ? reference.known.gpu.id : reference.nearest->machine.gpu.id, "h100-sxm-80gb") << faster;
+    const Operator product{Gemm{.m = 8192, .n = 8192, .k = 3584}, DType::kBf16};
+    const Seconds time = (*make_compute_model(mine, {}))->forecast(product)->latency;
+    if (faster > 1.3) {
+      EXPECT_LE(time, last) << faster;
+    }
+    last = time;
+  }
+  Gpu other = gpu_of("h100-sxm-80gb");
+  other.id = "other", other.like = "a100", other.memory_bandwidth *= 1.6;
+  const ReferenceGpu reference =
+      reference_gpu(*standard_weights(Predictor::kGemm), *make_machine(other, Mode::kSustained));
+  EXPECT_EQ(reference.nearest->machine.gpu.architecture, "hopper") << "of another generation";
+}
+
 // A100-PCIe-80GB is nearer by its data sheet, but a few dozen of its products are not enough to learn from.
 TEST(Sources, AGpuWithFewRowsTeachesNoOther) {
   const PredictorWeights& weights = *standard_weights(Predictor::kGemm);

@@ -441,6 +441,7 @@ TEST_F(CatalogTest, AGpuMayBeLikeAnotherOne) {
   ASSERT_TRUE(gpu) << to_text(gpu.error());
   Gpu expected = h100;
   expected.id = "larger", expected.name = "N", expected.aliases = {}, expected.memory = 160 * GiB;
+  expected.like = "h100-sxm-80gb";
   EXPECT_EQ(*gpu, expected);
 
   const auto alone =

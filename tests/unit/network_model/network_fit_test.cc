@@ -251,6 +251,20 @@ TEST(NetworkFit, RowsThatTheirNodesDecideTellNothingOfTheNetwork) {
   EXPECT_NEAR(changed(cluster, fitted, {CollectiveKind::kAllToAll, 64 * MiB, {0, {{128, 1}}}}), 1.2, 0.01);
 }
 
+// Where the nodes decide by the forecast, but rows take much longer than that, the network decides.
+TEST(NetworkFit, RowsThatTakeMuchLongerThanTheirNodesTellOfTheNetwork) {
+  const Cluster cluster = *Catalog::built_in().cluster("dgx-h100");
+  std::vector<CollectiveMeasurement> rows = forecast_rows(cluster, CollectiveKind::kAllReduce, 8, 8, {64, 256}, 1.3);
+  for (const CollectiveMeasurement& inside : std::vector(rows)) {
+    rows.push_back({0, inside.kind, 16, 8, inside.size, 1.6 * inside.latency});
+  }
+  const auto fitted = *fit_network(std::vector{cluster}, rows, over_builtin());
+  EXPECT_TRUE(fitted.left_out.empty());
+  const Collective call{CollectiveKind::kAllReduce, 256 * MiB, {0, {{16, 1}}}};
+  const auto model = *make_network_model(cluster, with(before_builtin(fitted)));
+  EXPECT_NEAR(model->forecast(call)->latency / rows.back().latency, 1, 0.02);
+}
+
 // What was measured inside a node of this table decides what its rows across nodes tell.
 TEST(NetworkFit, SlowerNodesOfTheSameTableTakeTheirShare) {
   const Cluster cluster = *Catalog::built_in().cluster("dgx-h100");

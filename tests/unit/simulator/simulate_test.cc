@@ -1118,12 +1118,13 @@ TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
             "megatron-core has no plan/optimizer_state=bf16 with plan/zero=0");
   const Assignment whole = {"plan/ep", "1"}, tensor = {"plan/tp", "2"}, split = {"plan/sequence_parallel", "off"};
   EXPECT_EQ(warned({whole, tensor, split}),
-            "megatron-core has no plan/sequence_parallel=off with plan/tp=2 and model/experts=128");
+            "megatron-core has no plan/sequence_parallel=off with plan/tp=2 and 128 experts");
   EXPECT_EQ(warned({whole, tensor, split, {"model", "llama3-8b"}}), "");
   const Assignment heads = {"plan/cp_comm", "a2a"}, dense = {"model", "llama3-8b"};  // 8 key-value heads
   EXPECT_EQ(warned({whole, dense, heads, {"plan/cp", "8"}}), "");
   EXPECT_EQ(warned({whole, dense, heads, {"plan/cp", "16"}}),
-            "megatron-core has no plan/cp_comm=a2a with plan/cp=16 and plan/key_heads=copied");
+            "megatron-core has no plan/cp_comm=a2a with plan/cp=16 and fewer heads of keys than tp x cp, or not a "
+            "multiple of it");
 }
 
 // Settings that a user names and that change nothing, as of modules that the model does not have.
