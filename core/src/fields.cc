@@ -106,13 +106,13 @@ static std::string digits_of(const Field& field, std::string_view text) {
     const char unit = text.back();
     const std::int64_t times = unit == 'k' || unit == 'K' ? kKibi : unit == 'm' || unit == 'M' ? kKibi * kKibi : 0;
     const auto number = number_from<std::int64_t>(text.substr(0, text.size() - 1));
-    if (times > 0 && number && *number > 0 && *number <= kMostOfAField / times) example = *number * times;
+    if (times > 0 && number && *number > 0 && *number <= field.most / times) example = *number * times;
   }
   return fmt::format("write digits only, as in {}={}", field.name, example);
 }
 
 Result<void> read_field(const Field& field, std::string_view text, std::int64_t& value) {
-  const auto number = read_whole_number(text, field.least, kMostOfAField);
+  const auto number = read_whole_number(text, field.least, field.most);
   if (!number) return fail_at(field, number.error(), digits_of(field, text));
   value = *number;
   return {};

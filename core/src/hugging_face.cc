@@ -142,9 +142,11 @@ bool note_foreign(JsonReader& reader, std::string_view type) {
   const auto reads_mixers = [type](const Family& each) {
     return (each.hybrid || each.delta || each.convolution) && each.model_type == type;
   };
+  const bool compressed = type == "deepseek_v4";
   const bool told = tells_layers(reader) || std::any_of(families().begin(), families().end(), reads_mixers);
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
+    if (compressed && (foreign.key == "compress_ratios" || foreign.key == "hc_mult")) continue;
     reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                 "a stack of layers of attention and MLP");
     return true;
@@ -185,7 +187,7 @@ void warn_of_left_out(JsonReader& reader, Model& model) {
       {"attn_res_block_size", "residuals are those of the layer before"},
   };
   for (const auto& [key, instead] : kUnused) {
-    if (!present(reader, key)) continue;
+    if (!present(reader, key) || (key == "index_topk" && model.compressed)) continue;
     std::string warning = fmt::format("\"{}\" is left out: {}", key, instead);
     if (std::find(model.warnings.begin(), model.warnings.end(), warning) == model.warnings.end()) {
       model.warnings.push_back(std::move(warning));

@@ -487,7 +487,7 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
         reader.integer("no_rope_layer_interval", 1, kMostSize, Presence::kOptional, family.full_every);
     model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
   }
-  const bool has_types = present(reader, "layer_types");
+  const bool has_types = present(reader, "layer_types") && family.model_type != "deepseek_v4";
   const LayerSet full =
       has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
   if (has_types && !present(reader, "index_topk") && !present(reader, "sparse_attention_config")) {
@@ -804,6 +804,61 @@ void read_moe(JsonReader& reader, const Family& family, Model& model) {
   read_experts(reader, family, model);
 }
 
+// deepseek_v4: DeepseekV4Config. Tokens of an entry by layer: as DeepSeek's files list them, or by names
+// (transformers 5). Layers for multi-token prediction have no entries.
+void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
+  read_moe(reader, family, model);
+  CompressedAttention compressed;
+  const auto read = [&](std::string_view key, std::int64_t fallback) {
+    return reader.integer(key, 1, kMostSize, Presence::kOptional, fallback);
+  };
+  compressed.q_rank = read("q_lora_rank", 1024);
+  constexpr double kRotated = 1.0 / 8;
+  const double rotated = reader.number("partial_rotary_factor", 0, 1, Presence::kOptional, kRotated);
+  compressed.rope_head_dim = model.rotary_dim =
+      read("qk_rope_head_dim", std::max<std::int64_t>(1, std::llround(rotated * static_cast<double>(model.head_dim))));
+  compressed.output_groups = read("o_groups", 8);
+  compressed.output_rank = read("o_lora_rank", 1024);
+  compressed.index_heads = read("index_n_heads", 64);
+  compressed.index_head_dim = read("index_head_dim", 128);
+  compressed.index_top_k = read("index_topk", 512);
+  std::vector<bool> chosen = none_of_layers(model), window = chosen;
+  if (present(reader, "compress_ratios")) {
+    const std::vector<std::int64_t> ratios = reader.integers("compress_ratios", 0, kMostSize);
+    if (ratios.size() < chosen.size()) {
+      reader.note("compress_ratios", fmt::format("{} numbers for {} layers", ratios.size(), chosen.size()),
+                  "one for each layer");
+    }
+    for (std::size_t i = 0; i < std::min(ratios.size(), chosen.size()); ++i) {
+      window[i] = ratios[i] == 0;
+      chosen[i] = ratios[i] == compressed.chosen_ratio;
+      if (window[i] || chosen[i] || ratios[i] == compressed.dense_ratio) continue;
+      reader.note(fmt::format("compress_ratios/{}", i), fmt::format("entries of {} tokens", ratios[i]),
+                  fmt::format("0, {} or {}", compressed.chosen_ratio, compressed.dense_ratio));
+    }
+  } else {
+    const std::vector<std::string> types = reader.texts("layer_types", Presence::kRequired);
+    if (types.size() < chosen.size()) {
+      reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), chosen.size()),
+                  "one entry for each layer");
+    }
+    for (std::size_t i = 0; i < std::min(types.size(), chosen.size()); ++i) {
+      window[i] = types[i] == "sliding_attention";
+      chosen[i] = types[i] == "compressed_sparse_attention";
+      if (window[i] || chosen[i] || types[i] == "heavily_compressed_attention") continue;
+      reader.note(fmt::format("layer_types/{}", i), fmt::format("layers of \"{}\" cannot be forecast", types[i]),
+                  "\"sliding_attention\", \"compressed_sparse_attention\" or \"heavily_compressed_attention\"");
+    }
+  }
+  compressed.chosen_layers = LayerSet::of(chosen), compressed.window_layers = LayerSet::of(window);
+  model.compressed = std::move(compressed);
+  model.residual_streams = reader.integer("hc_mult", 1, 64, Presence::kOptional, 4);
+  model.attention_sinks = true;
+  if (model.moe) model.moe->layers = {.every = 1, .listed = {}};
+  model.full_attention_layers = {};
+  model.warnings.emplace_back("the loss of the indexer is left out: its weights have no gradients here");
+}
+
 // qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP). So has molmo's.
 void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
@@ -1027,6 +1082,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "dots1", .read = read_moe, .qk_norm = kHead},
     {.model_type = "deepseek_v2", .read = read_moe},
     {.model_type = "deepseek_v3", .read = read_moe},
+    {.model_type = "deepseek_v4", .read = read_deepseek_v4, .sinks = true},
     {.model_type = "kimi_k2", .read = read_moe},
     {.model_type = "kimi_linear", .read = read_moe, .delta = true},
     {.model_type = "nemotron", .read = read_decoder, .gated = false, .norm = kLayerNorm, .rotary = 0.5},

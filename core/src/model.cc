@@ -45,6 +45,11 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
   for (LayerSet* set : {&model.full_attention_layers, &model.no_rotary_layers}) {
     std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
   }
+  if (model.compressed) {
+    for (LayerSet* set : {&model.compressed->chosen_layers, &model.compressed->window_layers}) {
+      std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
+    }
+  }
   if (model.moe) {
     std::erase_if(model.moe->layers.listed, [&](std::int64_t layer) { return layer >= layers; });
     bool any = false;
@@ -74,7 +79,13 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
   if (model.layer_pattern.empty()) {
     const bool experts = model.moe && layer >= model.moe->first_dense_layers && model.moe->layers.contains(layer);
     kind.feed_forward = experts ? FeedForward::kExperts : FeedForward::kDense;
-    if (!model.full_attention_layers.contains(layer)) {
+    if (model.compressed) {
+      const CompressedAttention& compressed = *model.compressed;
+      kind.mixer = Mixer::kCompressedAttention;
+      kind.entries = compressed.window_layers.contains(layer)   ? Entries::kNone
+                     : compressed.chosen_layers.contains(layer) ? Entries::kChosen
+                                                                : Entries::kAll;
+    } else if (!model.full_attention_layers.contains(layer)) {
       if (model.delta_net) kind.mixer = Mixer::kDeltaNet;
       if (model.short_convolution > 0) kind.mixer = Mixer::kConvolution;
     }
@@ -89,6 +100,12 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
   if (kind.mixer != Mixer::kAttention) return kind;
   kind.windowed = model.sliding_window > 0 && !model.full_attention_layers.contains(layer);
   kind.rotary = !model.no_rotary_layers.contains(layer);
+  return kind;
+}
+
+LayerKind prediction_kind(const Model& model) {
+  LayerKind kind = layer_kind(model, model.layers - 1);
+  kind.entries = Entries::kNone;
   return kind;
 }
 
@@ -210,6 +227,25 @@ std::vector<Error> check_shape(const Model& model) {
   if (model.short_convolution > 0 && (model.delta_net || !model.layer_pattern.empty())) {
     note("short_convolution", "other layers stand in the place of attention already",
          "neither \"delta_net\" nor \"layer_pattern\"");
+  }
+  if (model.compressed) {
+    const CompressedAttention& of = *model.compressed;
+    if (model.kv_heads != 1) note("kv_heads", "compressed attention has one head of keys", "1");
+    if (model.mla || model.delta_net || model.short_convolution > 0 || !model.layer_pattern.empty()) {
+      note("compressed", "layers have another attention already",
+           "neither \"mla\", \"delta_net\", \"short_convolution\" nor \"layer_pattern\"");
+    }
+    if (model.sliding_window < 1)
+      note("sliding_window", "compressed attention reads a window, too", "a number above 0");
+    if (model.bidirectional) note("bidirectional", "compressed attention sees earlier tokens alone", "false");
+    if (of.output_groups > 0 && model.heads % of.output_groups != 0) {
+      note("compressed/output_groups", fmt::format("{} groups do not divide {} heads", of.output_groups, model.heads),
+           fmt::format("a divisor of {}", model.heads));
+    }
+    limit("compressed/q_rank", "queries have a rank of", kMostWidth, {of.q_rank});
+    limit("compressed/output_rank", "outputs have a rank of", kMostWidth, {of.output_rank, of.output_groups});
+    limit("compressed/index_heads", "all heads of an indexer have a width of", kMostWidth,
+          {of.index_heads, of.index_head_dim});
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");

@@ -7,7 +7,7 @@ namespace ns_dist {
 namespace {
 
 void read(JsonReader& reader, const Field& field, std::int64_t& value) {
-  value = reader.integer(field.key(), field.least, kMostOfAField, Presence::kOptional);
+  value = reader.integer(field.key(), field.least, field.most, Presence::kOptional);
 }
 void read(JsonReader& reader, const Field& field, bool& value) { value = reader.boolean(field.key(), value); }
 template <class Kind>

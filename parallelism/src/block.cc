@@ -29,8 +29,8 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   own.set_kind(kind);
   Block layer;
   // Steps that belong to another module than their block have their own.
-  const auto append = [&layer](Block block, LayerModule module) {
-    layer.input = block.input;
+  const auto append = [&](Block block, LayerModule module) {
+    layer.input = block.input * static_cast<double>(shape.streams);
     layer.cached += block.cached;
     for (BlockStep& step : block.steps) step.module = step.module.value_or(module);
     layer.steps.insert(layer.steps.end(), std::move_iterator(block.steps.begin()),
@@ -40,6 +40,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   if (kind.mixer == Mixer::kStateSpace) append(state_space_block(own), LayerModule::kMamba);
   if (kind.mixer == Mixer::kDeltaNet) append(delta_net_block(own), LayerModule::kAttention);
   if (kind.mixer == Mixer::kConvolution) append(short_convolution_block(own), LayerModule::kAttention);
+  if (kind.mixer == Mixer::kCompressedAttention) append(compressed_attention_block(own), LayerModule::kAttention);
   if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own), LayerModule::kMlp);
   if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own), LayerModule::kMoe);
   return layer;

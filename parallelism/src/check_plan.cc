@@ -16,10 +16,6 @@
 namespace ns_dist {
 namespace {
 
-// More ranks, tokens or sequences than any machine has; far from overflow of their products.
-constexpr std::int64_t kMostBatch = 100'000'000;
-// Tokens of a microbatch: products of the largest dimensions stay below 2^63.
-constexpr std::int64_t kMostTokens = 100'000'000;
 constexpr double kMostScores = 1e18;
 constexpr std::int64_t kMostMicrobatches = 10'000'000;
 // Passes that are written out, of all stages: those of warm-up and cool-down and of one round between them. Each takes
@@ -84,6 +80,8 @@ class TensorParts {
     add(scans, scans ? model.state_space->heads : 0, "the {} Mamba-2 heads of {}");
     const bool deltas = model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet);
     add(deltas, deltas ? model.delta_net->key_heads : 0, "the {} key heads of the delta rule of {}");
+    add(model.compressed.has_value(), model.compressed ? model.compressed->output_groups : 0,
+        "the {} groups of heads of {}");
     add(has_layers(model, &LayerKind::mixer, Mixer::kConvolution), model.hidden,
         "the {} channels of the convolutions of {}");
     add(training.mtp, model.hidden, "the hidden size {} of multi-token prediction of {}");
@@ -349,14 +347,14 @@ bool check_sizes(const Model& model, const ParallelPlan& plan, const Training& t
   check.in_range("plan/cp", plan.cp, kMostRanks);
   check.in_range("plan/ep", plan.ep, kMostRanks);
   check.in_range("plan/vpp", plan.vpp, kMostRanks);
-  check.in_range("training/micro_batch", training.micro_batch, kMostBatch);
-  check.in_range("training/global_batch", training.global_batch, kMostBatch);
-  check.in_range("training/sequence", training.sequence, kMostTokens);
-  if (training.sequence > 0 && training.micro_batch > kMostTokens / training.sequence) {
+  check.in_range("training/micro_batch", training.micro_batch, kMostOfTraining);
+  check.in_range("training/global_batch", training.global_batch, kMostOfTraining);
+  check.in_range("training/sequence", training.sequence, kMostOfTraining);
+  if (training.sequence > 0 && training.micro_batch > kMostOfTraining / training.sequence) {
     check.fail_at("training/micro_batch, training/sequence",
                   fmt::format("a microbatch of {} sequences of {} tokens is too large to be forecast",
                               training.micro_batch, training.sequence),
-                  fmt::format("at most {} tokens a microbatch", kMostTokens),
+                  fmt::format("at most {} tokens a microbatch", kMostOfTraining),
                   "write a smaller training/micro_batch or training/sequence");
   }
   const double scores = static_cast<double>(model.heads) * static_cast<double>(training.micro_batch) *

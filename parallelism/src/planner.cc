@@ -136,7 +136,7 @@ class StepPlanner {
   // each of these (Megatron-Core, multi_token_prediction.py, joins them along the sequence).
   Bytes states_between(const Place& a, const Place& b) const {
     const std::int64_t predictions = layers_[std::min(a.position, b.position)].predictions;
-    return static_cast<double>(1 + predictions) * shape_.residual_states();
+    return static_cast<double>((1 + predictions) * shape_.streams) * shape_.residual_states();
   }
 
   // What this stage sends to another one.

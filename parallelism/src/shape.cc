@@ -55,6 +55,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       value_dim(m.mla ? m.mla->v_head_dim : heads_of(m, false).value_dim()),
       cp_inner(context_inner_ranks(m, p)),
       vocabulary(padded_vocabulary(m.vocabulary, p) / p.tp),
+      streams(m.residual_streams),
       prediction_layers(training.mtp ? m.prediction_layers : 0),
       microbatches(std::max<std::int64_t>(1, microbatches_of(p, training))) {
   set_kind(layer_kind(m, 0));
@@ -128,7 +129,7 @@ RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank represe
 }
 
 std::int64_t context_inner_ranks(const Model& model, const ParallelPlan& plan) {
-  if (plan.cp == 1) return 1;
+  if (plan.cp == 1 || model.compressed) return 1;  // compressed attention gathers keys
   switch (plan.cp_comm) {
     case ContextExchange::kRing:
     case ContextExchange::kAllGather:

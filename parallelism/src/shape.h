@@ -38,6 +38,7 @@ struct Shape {
   bool keys_are_values = false;    // as in AttentionHeads
   std::int64_t cp_inner;           // context-parallel ranks that exchange heads for tokens; the others form rings
   std::int64_t vocabulary;         // of this rank: padded, see ParallelPlan::vocabulary_multiple
+  std::int64_t streams;            // Model::residual_streams
   std::int64_t prediction_layers;  // for multi-token prediction, that are trained
   std::int64_t microbatches;       // of a step
   LayerKind kind;                  // of the layer whose blocks are made: the model's first, unless layer_block says

@@ -65,9 +65,10 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   const auto add = [&](std::string name, std::string note, const Latency& latency) {
     found.push_back({std::move(name), std::move(note), max(Seconds(), as_it_is - step(latency))});  // clocks round
   };
-  const auto add_constant = [&](std::string name, std::string note, double TrainingConstants::*constant, double none) {
+  using Constants = std::initializer_list<double TrainingConstants::*>;
+  const auto add_constant = [&](std::string name, std::string note, Constants constants, double none) {
     Scenario benchmark = alone;
-    benchmark.constants.*constant = none;
+    for (const auto constant : constants) benchmark.constants.*constant = none;
     const Seconds without = step_time(benchmark, session).value_or(unshared);
     found.push_back({std::move(name), std::move(note), max(Seconds(), unshared - without)});
   };
@@ -78,15 +79,15 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     add_constant(
         "clock under load",
         fmt::format("products take {} as {}", as_long(load), calibrated ? "measured on this GPU" : "in a benchmark"),
-        calibrated ? &TrainingConstants::calibrated : &TrainingConstants::exponent, 0);
+        {&TrainingConstants::calibrated, &TrainingConstants::exponent}, 0);
     add_constant("slowest GPU",
                  fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
-                 &TrainingConstants::deviation, 0);
+                 {&TrainingConstants::deviation}, 0);
     if (scenario.model.moe) {
       add_constant("experts",
                    fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
                                imbalance > 1 ? ", or what the busiest rank's take" : ""),
-                   experts_constant(scenario.plan), 1);
+                   {experts_constant(scenario.plan)}, 1);
     }
   }
   if (scenario.model.moe && imbalance > 1) {

@@ -71,16 +71,26 @@ std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds ste
   return text.empty() ? std::nullopt : std::optional(Warning{"slow_host", std::move(text)});
 }
 
-// Nobody measured how the GPUs of this machine reach each other.
+// Nobody measured how the GPUs of this machine reach each other, or only on one of such machines, which differ (PCIe
+// through the host).
 std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path, Seconds step) {
-  const Seconds longer = wide_above(path, step, [](const PathEntry& entry) {
-    return entry.forecast.extrapolated && enumerator_from_name<CollectiveKind>(entry.kind);
-  });
+  constexpr double kDiffers = 2;  // times as long at the end of the interval
+  const auto longer_by = [&](const auto& counts) {
+    return wide_above(path, step, [&](const PathEntry& entry) {
+      return enumerator_from_name<CollectiveKind>(entry.kind) && counts(entry.forecast);
+    });
+  };
+  std::string_view which = "that nobody measured on such a machine";
+  Seconds longer = longer_by([](const Forecast& forecast) { return forecast.extrapolated; });
+  if (longer == Seconds()) {
+    which = "that differ between such machines";
+    longer = longer_by([](const Forecast& forecast) { return forecast.high > kDiffers * forecast.latency; });
+  }
   if (longer == Seconds()) return std::nullopt;
   return Warning{"unmeasured_collectives",
-                 fmt::format("collectives that nobody measured on such a machine make the step up to {:.0f} % longer, "
-                             "which is in its interval: measure a few on yours, ns-dist calibrate --collectives",
-                             100 * (longer / step))};
+                 fmt::format("collectives {} make the step up to {:.0f} % longer, which is in its interval: measure a "
+                             "few on yours, ns-dist calibrate --collectives",
+                             which, 100 * (longer / step))};
 }
 
 // What a pipeline loses, and what to change.

@@ -43,6 +43,8 @@ enum class InReports {
   kOptional,  // a report of an earlier version has none, which means the default
 };
 
+inline constexpr std::int64_t kMostOfAField = 1'000'000'000;
+
 struct Field {
   std::string_view name;               // "plan/tp"
   std::string_view help = "";          // without the default
@@ -50,14 +52,13 @@ struct Field {
   std::string_view default_text = "";  // where the default depends on other fields
   std::string_view flag = "";          // "--seq", where it is not the key with - for _
   std::int64_t least = 1;              // of a whole number
+  std::int64_t most = kMostOfAField;   // the same
   std::span<const std::string_view> names = {};  // of the enumerators that a user may choose, where these are not all
   InReports in_reports = InReports::kAlways;
 
   // "tp" of "plan/tp": the key of JSON objects.
   constexpr std::string_view key() const { return name.substr(name.rfind('/') + 1); }
 };
-
-inline constexpr std::int64_t kMostOfAField = 1'000'000'000;
 
 // "--micro-batch" of "training/micro_batch".
 std::string flag_of(const Field& field);

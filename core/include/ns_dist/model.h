@@ -90,6 +90,19 @@ struct DeltaNet {
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 
+// Attention to entries made of several tokens each (DeepSeek-V4, arXiv 2606.19348). One head holds keys and values of
+// all heads. Queries read the tokens of Model::sliding_window and, in one softmax with them, entries: of dense_ratio
+// tokens all, or of chosen_ratio tokens the index_top_k with the highest scores, which an indexer of index_heads finds.
+// Entries of chosen_ratio tokens overlap: each is a mean of twice as many. The output is projected by output_groups of
+// heads to output_rank each, and from there to the hidden size.
+struct CompressedAttention {
+  std::int64_t q_rank = 0, rope_head_dim = 0, output_groups = 1, output_rank = 0;
+  std::int64_t chosen_ratio = 4, dense_ratio = 128;
+  LayerSet chosen_layers, window_layers;  // that read chosen entries, or the window alone
+  std::int64_t index_heads = 0, index_head_dim = 0, index_top_k = 0;
+  friend bool operator==(const CompressedAttention&, const CompressedAttention&) = default;
+};
+
 // The heads of attention in a layer.
 struct AttentionHeads {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -143,6 +156,10 @@ struct Model {
   std::optional<DeltaNet> delta_net;  // in place of attention outside full_attention_layers
   // The same of a gated convolution over so many tokens (LFM2); 0: none.
   std::int64_t short_convolution = 0;
+  std::optional<CompressedAttention> compressed;
+  // Hyper-connections (Xie et al. 2025, arXiv 2512.24880): hidden states between branches are so many streams, which
+  // each branch reads as a weighted sum and which are mixed behind it; 1: one, which the branch is added to.
+  std::int64_t residual_streams = 1;
   // One letter for each layer, if layers are not attention and MLP each: M Mamba-2, * attention, - MLP, E experts, as
   // in Nemotron-H. Empty otherwise.
   std::string layer_pattern;
@@ -159,7 +176,9 @@ struct Model {
 // What of the model was not read as its file says it, or should be doubted.
 std::vector<std::string> warnings_of(const Model& model);
 
-enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet, kConvolution };
+enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet, kConvolution, kCompressedAttention };
+// What compressed attention reads beside its window.
+enum class Entries { kNone, kChosen, kAll };
 enum class FeedForward { kNone, kDense, kExperts };
 
 // The properties in which layers of one model may differ.
@@ -168,6 +187,7 @@ struct LayerKind {
   FeedForward feed_forward = FeedForward::kDense;
   bool windowed = false;  // attention sees sliding_window tokens
   bool rotary = true;     // where the model's positions are rotary
+  Entries entries = Entries::kNone;
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
@@ -182,6 +202,8 @@ std::vector<AttentionHeads> all_heads(const Model& model);
 
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
+// That of a layer for multi-token prediction: the last one's, without entries (DeepSeek-V4, inference/model.py).
+LayerKind prediction_kind(const Model& model);
 // Whether some layer has this value, as in has_layers(model, &LayerKind::feed_forward, FeedForward::kDense).
 template <class Value>
 bool has_layers(const Model& model, Value LayerKind::*member, Value value) {

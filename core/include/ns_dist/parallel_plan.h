@@ -589,11 +589,18 @@ inline double tokens_of_step(const Training& training) {
   return static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
 }
 
+// Sequences, or tokens of one: more than any training has; products of the largest dimensions stay below 2^63.
+inline constexpr std::int64_t kMostOfTraining = 100'000'000;
+
 template <class Visitor, OrConst<Training> T>
 void visit_fields(Visitor&& visit, T& training) {
-  visit({.name = "training/global_batch", .help = "sequences a step"}, training.global_batch);
-  visit({.name = "training/micro_batch", .help = "sequences a pass"}, training.micro_batch);
-  visit({.name = "training/sequence", .help = "tokens a sequence", .default_text = "the model's own", .flag = "--seq"},
+  visit({.name = "training/global_batch", .help = "sequences a step", .most = kMostOfTraining}, training.global_batch);
+  visit({.name = "training/micro_batch", .help = "sequences a pass", .most = kMostOfTraining}, training.micro_batch);
+  visit({.name = "training/sequence",
+         .help = "tokens a sequence",
+         .default_text = "the model's own",
+         .flag = "--seq",
+         .most = kMostOfTraining},
         training.sequence);
   visit({.name = "training/dtype", .help = "number format of products; from fp8 on, all else stays in bf16"},
         training.precision);

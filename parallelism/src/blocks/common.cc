@@ -399,6 +399,40 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   return step;
 }
 
+void sum_streams(const Shape& shape, BlockStep& step, std::string_view branch, bool output_weights) {
+  const std::int64_t n = shape.streams, tokens = shape.sharded_tokens, elements = tokens * shape.hidden;
+  if (n == 1) return;
+  const auto streams = static_cast<double>(n);
+  const std::int64_t weights = output_weights ? n * (n + 2) : n, in = n * shape.hidden;
+  const auto call = [&](std::string_view name, OperatorKind kind) {
+    return hidden_kernel(shape, concat(branch, name), std::move(kind));
+  };
+  // Of each token's weights, the n x n that mix streams are normalized 20 times by rows and columns.
+  constexpr double kRounds = 20;
+  const Elementwise normalize{"sinkhorn", tokens * weights, 2, 2, 2 * kRounds};
+  std::vector<Call> forward = {
+      call(".streams.weights", Gemm{1, tokens, weights, in, GemmLayout::kNT}),
+      call(".streams.weights.normalize", normalize),
+      call(".streams.sum", Elementwise{"stream_sum", elements, streams, 1, 2 * streams}),
+  };
+  step.forward.insert(step.forward.begin(), forward.begin(), forward.end());
+  step.calls_after_kept = 0;
+  // The gradient of each stream: what came around the branch, by the sum, and by the weights.
+  step.input_gradient.push_back(call(".streams.weights.normalize.backward", normalize));
+  step.input_gradient.push_back(call(".streams.weights.dgrad", Gemm{1, tokens, in, weights, GemmLayout::kNN}));
+  step.input_gradient.push_back(call(
+      ".streams.sum.backward", Elementwise{"stream_sum_backward", elements, 1 + 3 * streams, streams, 6 * streams}));
+  if (shape.plan->lora_rank == 0) {
+    step.weight_gradient.push_back(
+        call(".streams.weights.wgrad", Gemm{1, weights, in, tokens, GemmLayout::kTN, accumulation_epilogue(shape)}));
+    accumulate(shape, step.weight_gradient, concat(branch, ".streams.weights"), weights * in);
+  }
+  step.kept_as = ActivationKind::kNorms;
+  step.kept_for_input_gradient += hidden_bytes(shape, tokens, in);
+  // A base for each weight, and scales.
+  step.parameters.dense += static_cast<double>(weights * in + weights + (output_weights ? 3 : 1));
+}
+
 BlockStep branch_start(const Shape& shape, std::string_view branch) {
   BlockStep step;
   if (shape.model->norm_placement == NormPlacement::kPost) {
@@ -406,6 +440,10 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
   } else {
     step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
     step.again = set_of(RecomputeModule::kNorm);
+  }
+  if (shape.streams > 1) {
+    sum_streams(shape, step, branch, true);
+    return step;
   }
   step.input_gradient.push_back(hidden_kernel(shape, concat(branch, ".residual.backward"),
                                               Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
@@ -543,13 +581,30 @@ BlockStep residual(const Shape& shape, std::string_view branch) {
   return step;
 }
 
+// Each stream is a sum of all, and of the branch's output: (n + 1) hidden states are read, n are written. The output is
+// kept for the gradient of its weights.
+BlockStep mixed_streams(const Shape& shape, std::string_view branch) {
+  const auto n = static_cast<double>(shape.streams);
+  const std::int64_t elements = shape.sharded_tokens * shape.hidden;
+  BlockStep step;
+  step.name = concat(branch, ".streams");
+  step.forward.push_back(hidden_kernel(shape, concat(branch, ".streams.mix"),
+                                       Elementwise{"stream_mix", elements, n + 1, n, 2 * n * (n + 1)}));
+  step.input_gradient.push_back(
+      hidden_kernel(shape, concat(branch, ".streams.mix.backward"),
+                    Elementwise{"stream_mix_backward", elements, 2 * n + 1, n + 1, 4 * n * (n + 1)}));
+  step.kept_as = ActivationKind::kNorms;
+  step.kept_for_input_gradient = hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
+  return step;
+}
+
 }  // namespace
 
 void end_branch(const Shape& shape, Block& block, std::string_view branch) {
   if (shape.model->norm_placement != NormPlacement::kPre) {
     block.steps.push_back(norm(shape, concat(branch, ".post_norm"), shape.sharded_tokens, shape.hidden));
   }
-  block.steps.push_back(residual(shape, branch));
+  block.steps.push_back(shape.streams > 1 ? mixed_streams(shape, branch) : residual(shape, branch));
 }
 
 }  // namespace ns_dist::blocks

@@ -33,8 +33,17 @@ Block embedding_block(const Shape& shape) {
   const Model& model = *shape.model;
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   Block block;
-  block.steps.reserve(4);
+  block.steps.reserve(5);
   block.steps.push_back(table(shape));
+  if (shape.streams > 1) {  // each begins with the embedding
+    BlockStep copies;
+    copies.name = "embedding.streams";
+    const auto n = static_cast<double>(shape.streams);
+    copies.forward.push_back(blocks::hidden_kernel(shape, copies.name, Elementwise{"copy", elements, 1, n, 0}));
+    copies.input_gradient.push_back(
+        blocks::hidden_kernel(shape, "embedding.streams.backward", Elementwise{"sum", elements, n, 1, n}));
+    block.steps.push_back(std::move(copies));
+  }
   BlockStep position;
   position.name = "embedding.position";
   position.parameters.dense = static_cast<double>(model.position_table) * static_cast<double>(model.hidden);

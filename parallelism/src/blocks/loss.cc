@@ -146,6 +146,7 @@ Block loss(const Shape& shape, bool owns_table) {
   Block block;
   block.steps.reserve(3);
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
+  blocks::sum_streams(shape, block.steps.back(), "loss", false);
   block.steps.back().kept_as = ActivationKind::kLogits;
   const bool classifier = shape.model->labels > 0;
   block.steps.push_back(classifier ? scores(shape) : logits(shape, owns_table));

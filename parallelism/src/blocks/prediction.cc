@@ -5,12 +5,49 @@
 #include "blocks/common.h"
 
 namespace ns_dist {
+namespace {
+
+// The layer behind the projections.
+Block with_layer(const Shape& shape, Block block) {
+  Block layer = layer_block(shape, prediction_kind(*shape.model));
+  block.steps.insert(block.steps.end(), std::move_iterator(layer.steps.begin()), std::move_iterator(layer.steps.end()));
+  return block;
+}
+
+// Of hyper-connections: each stream projected by one matrix, the embedding by another one, and their sum (DeepSeek-V4,
+// inference/model.py). Outputs are split over the ranks and come together on all of them.
+void add_projected_streams(const Shape& shape, Block& block) {
+  const std::int64_t streams = shape.streams, elements = shape.sharded_tokens * shape.hidden;
+  const auto project = [&](std::string_view name, std::int64_t copies) {
+    BlockStep step = blocks::linear(shape, ActivationKind::kPrediction,
+                                    {.name = name,
+                                     .rows = shape.tokens * copies,
+                                     .in = shape.hidden,
+                                     .out = shape.hidden / shape.tp,
+                                     .split = blocks::Split::kColumn,
+                                     .region = name});
+    blocks::communicate(shape, step.forward, blocks::concat(name, ".all_gather"), CollectiveKind::kAllGather,
+                        shape.hidden_states() * static_cast<double>(copies));
+    block.steps.push_back(std::move(step));
+  };
+  project("mtp.embedding_proj", 1);
+  project("mtp.proj", streams);
+  BlockStep sum;
+  sum.name = "mtp.streams";
+  const auto n = static_cast<double>(streams);
+  sum.forward.push_back(blocks::hidden_kernel(shape, sum.name, Elementwise{"add", elements, n + 1, n, n}));
+  sum.input_gradient.push_back(
+      blocks::hidden_kernel(shape, "mtp.streams.backward", Elementwise{"sum", elements, n, 1, n}));
+  block.steps.push_back(std::move(sum));
+}
+
+}  // namespace
 
 Block prediction_block(const Shape& shape) {
   using blocks::bytes_of;
   const std::int64_t tokens = shape.sharded_tokens, hidden = shape.hidden;
   Block block;
-  block.input = blocks::hidden_bytes(shape, tokens, hidden);
+  block.input = blocks::hidden_bytes(shape, tokens, hidden * shape.streams);
   BlockStep table = std::move(embedding_block(shape).steps.front());
   // The embedding's table, or one copy of it for all prediction layers: on another stage, where the loss has none.
   const bool copies = shape.plan->pp > 1 && !shape.model->ties_logits() && shape.prediction_layers > 0;
@@ -18,7 +55,11 @@ Block prediction_block(const Shape& shape) {
       copies ? table.parameters * (1.0 / static_cast<double>(shape.prediction_layers)) : RankParameters{};
   block.steps.push_back(std::move(table));
   block.steps.push_back(blocks::norm(shape, "mtp.embedding_norm", tokens, hidden));
-  block.steps.push_back(blocks::norm(shape, "mtp.hidden_norm", tokens, hidden));
+  block.steps.push_back(blocks::norm(shape, "mtp.hidden_norm", tokens * shape.streams, hidden));
+  if (shape.streams > 1) {
+    add_projected_streams(shape, block);
+    return with_layer(shape, std::move(block));
+  }
   BlockStep concat;
   concat.name = "mtp.concat";
   const Bytes both = bytes_of(shape, tokens, 2 * hidden) * units::B;
@@ -42,9 +83,7 @@ Block prediction_block(const Shape& shape) {
         {"mtp.proj.grad.all_gather", Communication{CollectiveKind::kAllGather, shape.hidden_states(), Axis::kTensor}});
   }
   block.steps.push_back(std::move(projection));
-  Block layer = layer_block(shape, layer_kind(*shape.model, shape.model->layers - 1));
-  block.steps.insert(block.steps.end(), std::move_iterator(layer.steps.begin()), std::move_iterator(layer.steps.end()));
-  return block;
+  return with_layer(shape, std::move(block));
 }
 
 }  // namespace ns_dist

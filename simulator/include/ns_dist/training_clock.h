@@ -60,13 +60,13 @@ double mean_of_largest(double n);
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
 double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().deviation);
 
-// How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`: measurements of
-// this very GPU have most of it.
+// How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`, 0 to 1: how far
+// measurements of products on this very GPU stand for the model's own. They have most of the load.
 class TrainingClock {
  public:
-  TrainingClock(const Gpu& gpu, bool calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
-      : load(training_slowdown(gpu, calibrated ? constants.calibrated : constants.exponent)),
-        fp16_as_bf16(!calibrated && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
+  TrainingClock(const Gpu& gpu, double calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
+      : load(training_slowdown(gpu, constants.exponent + calibrated * (constants.calibrated - constants.exponent))),
+        fp16_as_bf16(calibrated == 0 && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
                      gpu.tensor[DType::kBf16] == gpu.tensor[DType::kFp16]),
         slowest(slowest_of(ranks, constants.deviation)),
         experts(constants.experts) {}

@@ -52,7 +52,7 @@ RC_GTEST_PROP(Schedules, EveryShapeRunsOrIsRefusedWithAReason, ()) {
   if (!orders) {
     const std::set<std::string> fields = {"plan/vpp", "plan/pp", "training/global_batch"};
     RC_ASSERT(fields.count(orders.error().where) == 1);
-    RC_ASSERT(orders.error().hint.find(orders.error().where) == 0);
+    RC_ASSERT(orders.error().hint.find(orders.error().where) != std::string::npos);
     return;
   }
   RC_ASSERT(static_cast<std::int64_t>(orders->size()) == shape.stages);

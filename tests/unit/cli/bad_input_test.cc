@@ -86,8 +86,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--tp", 2, "--tp"},
       {"--tp 8 --tp 4", 2, "--tp: it is given more than once; expected one value"},
       {"--tp 1000000000 --pp 1000000000", 1, "more than 10000000 ranks"},
-      {"--seq 1000000000", 1, "--seq"},
-      {"--global-batch 1000000000", 1, "--global-batch"},
+      {"--seq 1000000000", 2, "--seq"},
+      {"--global-batch 1000000000", 2, "--global-batch"},
       // Quantities.
       {"--inter-bandwidth 50", 2, "--inter-bandwidth: \"50\" has no unit.*TB/s"},
       {"--inter-bandwidth '50 GB'", 2, "--inter-bandwidth: \"50 GB\".*bandwidth"},

@@ -781,5 +781,36 @@ TEST(HuggingFace, AFolderStandsForItsConfiguration) {
   EXPECT_THAT(to_text(Catalog::built_in().model(folder.string()).error()), HasSubstr("a folder with config.json"));
 }
 
+// Ratios of layers and of the one for multi-token prediction, as DeepSeek writes them, and names, as transformers 5
+// does. Both are one model; other ratios cannot be forecast.
+TEST(HuggingFace, DeepSeekV4) {
+  const std::string shape = R"("model_type": "deepseek_v4", "hc_mult": 4, "head_dim": 512, "hidden_size": 4096,
+      "index_head_dim": 128, "index_n_heads": 64, "index_topk": 512, "moe_intermediate_size": 2048,
+      "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 6,
+      "num_hidden_layers": 5, "num_key_value_heads": 1, "num_nextn_predict_layers": 1, "o_groups": 8,
+      "o_lora_rank": 1024, "q_lora_rank": 1024, "sliding_window": 128, "vocab_size": 129280)";
+  const auto with = [&](const std::string& layers) { return read(fmt::format("{{{}, {}}}", shape, layers)); };
+  const auto listed = with(R"("num_hash_layers": 3, "qk_rope_head_dim": 64, "compress_ratios": [0, 0, 4, 128, 4, 0])");
+  ASSERT_TRUE(listed) << to_text(listed.error());
+  EXPECT_EQ(layer_kind(*listed, 1).entries, Entries::kNone);
+  EXPECT_EQ(layer_kind(*listed, 2).entries, Entries::kChosen);
+  EXPECT_EQ(layer_kind(*listed, 3).entries, Entries::kAll);
+  EXPECT_EQ(prediction_kind(*listed).entries, Entries::kNone);
+  EXPECT_EQ(layer_kind(*listed, 0).feed_forward, FeedForward::kExperts);
+  EXPECT_EQ(listed->residual_streams, 4);
+  EXPECT_EQ(listed->compressed->rope_head_dim, 64);
+  EXPECT_THAT(listed->warnings, ElementsAre(HasSubstr("loss of the indexer")));
+  const auto named = with(R"("partial_rotary_factor": 0.125,
+      "layer_types": ["sliding_attention", "sliding_attention", "compressed_sparse_attention",
+                      "heavily_compressed_attention", "compressed_sparse_attention"],
+      "mlp_layer_types": ["hash_moe", "hash_moe", "hash_moe", "moe", "moe"])");
+  ASSERT_TRUE(named) << to_text(named.error());
+  EXPECT_EQ(*named, *listed);
+  EXPECT_THAT(to_text(with(R"("compress_ratios": [0, 0, 8, 128, 4, 0])").error()),
+              HasSubstr("compress_ratios/2: entries of 8 tokens; expected 0, 4 or 128"));
+  EXPECT_THAT(to_text(with(R"("compress_ratios": [0, 0])").error()), HasSubstr("2 numbers for 5 layers"));
+  EXPECT_THAT(to_text(with(R"("layer_types": ["sliding_attention"])").error()), HasSubstr("1 entries for 5 layers"));
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -1472,6 +1472,98 @@ TEST(ShortConvolutions, ParametersProductsAndMemory) {
   }
 }
 
+// DeepSeek-V4's attention (arXiv 2606.19348) in a small model: a head of 64 for keys and values, 8 heads in 4 groups.
+Model compressed_model() {
+  Model model = llama(3, 512, 8, 1, 1024);
+  model.head_dim = 64, model.sliding_window = 32;
+  model.compressed = CompressedAttention{.q_rank = 96,
+                                         .rope_head_dim = 16,
+                                         .output_groups = 4,
+                                         .output_rank = 48,
+                                         .chosen_layers = {.every = 0, .listed = {1}},
+                                         .window_layers = {.every = 0, .listed = {0}},
+                                         .index_heads = 2,
+                                         .index_head_dim = 40,
+                                         .index_top_k = 24};
+  return model;
+}
+
+TEST(CompressedAttention, ParametersAndProducts) {
+  const Model model = compressed_model();
+  const std::array<Entries, 3> entries = {Entries::kNone, Entries::kChosen, Entries::kAll};
+  // Projections of the hidden states to entries and their weights, positions in an entry, and a norm.
+  const std::array<double, 3> made = {0, 2.0 * 512 * 128 + 4 * 128 + 64, 2.0 * 512 * 64 + 128 * 64 + 64};
+  // The indexer: queries, weights of heads, its own entries.
+  const double index = 96.0 * 80 + 512 * 2 + 2 * 512 * 80, index_rest = 4 * 80 + 40;
+  for (const std::int64_t tp : {1, 4}) {
+    const Shape shape(model, ParallelPlan{.tp = tp}, {1, 1, 256, Precision::kBf16});
+    const auto ranks = static_cast<double>(tp);
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const LayerKind kind = layer_kind(model, static_cast<std::int64_t>(layer));
+      EXPECT_EQ(kind.entries, entries[layer]);
+      const Block block =
+          layer_block(shape, {.mixer = kind.mixer, .feed_forward = FeedForward::kNone, .entries = kind.entries});
+      const double down = 512.0 * (96 + 64), up = 96.0 * 512 + 4 * 48 * 128 + 4 * 48 * 512;
+      const bool chooses = kind.entries == Entries::kChosen;
+      EXPECT_DOUBLE_EQ(parameters_of(block).dense,
+                       512 + 96 + 64 + down + made[layer] + (up + 8) / ranks + (chooses ? index + index_rest : 0))
+          << layer;
+      // Slots: the window of 32; of 64 entries 24; of 2 entries both.
+      const std::array<double, 3> slots = {32, 32 + 24, 32 + 2};
+      const double products = down + up / ranks + (layer > 0 ? 2.0 * 512 * (layer == 1 ? 128 : 64) : 0);
+      // Scores of the mean half of the entries, and one weight of each head for them.
+      const double scores = 2 * 256 * 2 * (64 / 2) * (40.0 + 1);
+      EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * 256 * products + 4.0 * 256 * slots[layer] * 64 * 8 / ranks +
+                                                    (chooses ? 2 * 256 * index + scores : 0))
+          << layer;
+      EXPECT_EQ(flops_of(block).masked, 0);
+    }
+  }
+}
+
+// No kernel of the indexer has a gradient; ranks that have other tokens gather keys and entries of all.
+TEST(CompressedAttention, RanksGatherKeysAndEntries) {
+  const Model model = compressed_model();
+  const LayerKind kind{
+      .mixer = Mixer::kCompressedAttention, .feed_forward = FeedForward::kNone, .entries = Entries::kChosen};
+  const Block block = layer_block(
+      Shape(model, ParallelPlan{.cp = 2, .cp_comm = ContextExchange::kAllToAll}, {1, 1, 256, Precision::kBf16}), kind);
+  EXPECT_TRUE(step(block, "attention.index").input_gradient.empty());
+  EXPECT_TRUE(step(block, "attention.index").weight_gradient.empty());
+  const BlockStep core = step(block, "attention.core");
+  EXPECT_THAT(names(core.forward), ElementsAre("attention.keys.all_gather", "attention.flash"));
+  EXPECT_THAT(names(core.input_gradient), ElementsAre("attention.flash.backward", "attention.keys.reduce_scatter"));
+  const auto& gathered = std::get<Communication>(core.forward.front().what);
+  EXPECT_EQ(gathered.axis, Axis::kContext);
+  EXPECT_EQ(gathered.size, 2.0 * (256 + 64) * 64 * B);
+  const auto& attention = std::get<Attention>(std::get<Operator>(core.forward.back().what).kind);
+  EXPECT_EQ(attention.query_length, 128);
+  EXPECT_EQ(attention.key_length, 32 + 24);
+  EXPECT_EQ(attention.kv_heads, 1);
+}
+
+// Hyper-connections (arXiv 2512.24880) with n streams: a branch has a matrix of n (n + 2) weights a token, reads n
+// hidden states, and behind it n + 1 are read and n written. A checkpoint is n hidden states.
+TEST(HyperConnections, ParametersTrafficAndMemory) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  const LayerKind mlp{.mixer = Mixer::kNone};
+  const auto block_of = [&](std::int64_t streams) {
+    model.residual_streams = streams;
+    return layer_block(Shape(model, ParallelPlan(), {1, 1, 128, Precision::kBf16}), mlp);
+  };
+  const Block one = block_of(1), four = block_of(4);
+  EXPECT_DOUBLE_EQ(parameters_of(four).dense - parameters_of(one).dense, 24.0 * (4 * 512 + 1) + 3);
+  EXPECT_DOUBLE_EQ(four.input, 4 * one.input);
+  // The streams before the branch, and what it adds.
+  EXPECT_DOUBLE_EQ(after_forward(four) - after_forward(one), 2.0 * 128 * 512 * (4 + 1));
+  const BlockStep mix = four.steps.back();
+  const auto& work = std::get<Elementwise>(std::get<Operator>(mix.forward.back().what).kind);
+  EXPECT_EQ(work.elements, 128 * 512);
+  EXPECT_EQ(work.inputs, 5);
+  EXPECT_EQ(work.outputs, 4);
+  EXPECT_DOUBLE_EQ(flops_of(four).forward - flops_of(one).forward, 2 * 128 * 24.0 * 4 * 512);
+}
+
 // Gated delta rule (arXiv 2412.06464; Megatron-Core, gated_delta_net): in: queries, keys, values, gate, and a decay and
 // a strength for each head of values; out. 16-bit values, but decays and strengths in fp32; 64 tokens a chunk.
 TEST(DeltaNets, ParametersProductsAndMemory) {

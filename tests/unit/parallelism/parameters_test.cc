@@ -31,5 +31,13 @@ TEST(Parameters, ModelsHaveThePublishedParameters) {
   EXPECT_GE(checked, 60);
 }
 
+// Elements of all tensors of the released checkpoints but those of multi-token prediction, less one bias for each
+// expert of a layer that has no table of tokens' experts (the first three have): no gradient trains it.
+TEST(Parameters, DeepSeekV4HasThoseOfItsCheckpoints) {
+  const Catalog catalog = Catalog::standard();
+  EXPECT_EQ(model_parameters(*catalog.model("deepseek-v4-flash")).total(), 284'332'240'471.0 - 40 * 256);
+  EXPECT_EQ(model_parameters(*catalog.model("deepseek-v4-pro")).total(), 1'572'997'201'763.0 - 58 * 384);
+}
+
 }  // namespace
 }  // namespace ns_dist

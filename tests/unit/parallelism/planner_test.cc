@@ -633,6 +633,13 @@ TEST(Planner, PipelineMessages) {
   }
 }
 
+TEST(Planner, MessagesOfHyperConnectionsHaveAllStreams) {
+  Model model = gpt(8, 1024, 16);
+  model.residual_streams = 4;
+  const Totals sums = totals(planned(model, ParallelPlan{.pp = 4}, {8, 1, 1024, Precision::kBf16}));
+  EXPECT_DOUBLE_EQ(sums.bytes.at("pipeline.forward.send"), 3 * 8 * 4 * 1024.0 * 1024 * 2);
+}
+
 // Dense weights and experts' travel in their own formats, layer by layer or all at once: products' in 8 bits, norms and
 // the router in 16.
 TEST(Planner, WeightsTravelInTheirOwnFormats) {

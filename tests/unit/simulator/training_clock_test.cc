@@ -33,6 +33,7 @@ TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
   // Its own measurements have most of the load: 1.777^0.06 = 1.035.
   EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), true, 1).factor(kProduct), 1.035, 0.001);
   EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), true, 1).factor(kProduct), 1);
+  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), 0.5, 1).factor(kProduct), std::sqrt(1.148 * 1.035), 0.001);
   // FP32 products are no tensor cores' work.
   EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor({Gemm{}, DType::kFp32}), 1);
   Gpu saving = gpu("h100-sxm-80gb");  // twice the clock for the same power

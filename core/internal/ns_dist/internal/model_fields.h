@@ -109,6 +109,20 @@ void model_fields(Io& io, Model& model) {
     inner.optional("gate_rank", net.gate_rank, 0, kMostSize);
   });
   io.optional("short_convolution", model.short_convolution, 0, kMostSize);
+  io.object("compressed", model.compressed, [](auto& inner, CompressedAttention& compressed) {
+    inner.required("q_rank", compressed.q_rank, 1, kMostSize);
+    inner.required("rope_head_dim", compressed.rope_head_dim, 1, kMostSize);
+    inner.required("output_groups", compressed.output_groups, 1, kMostSize);
+    inner.required("output_rank", compressed.output_rank, 1, kMostSize);
+    inner.optional("chosen_ratio", compressed.chosen_ratio, 2, kMostSize);
+    inner.optional("dense_ratio", compressed.dense_ratio, 2, kMostSize);
+    inner.layers("chosen_layers", compressed.chosen_layers);
+    inner.layers("window_layers", compressed.window_layers);
+    inner.required("index_heads", compressed.index_heads, 1, kMostSize);
+    inner.required("index_head_dim", compressed.index_head_dim, 1, kMostSize);
+    inner.required("index_top_k", compressed.index_top_k, 1, kMostSize);
+  });
+  io.optional("residual_streams", model.residual_streams, 1, 64);
   io.optional("published_parameters", model.published_parameters, 0, 1e18);
   io.optional("published_parameters_tolerance", model.published_parameters_tolerance, 0, 1);
   io.optional("published_active_parameters", model.published_active_parameters, 0, 1e18);
