@@ -27,8 +27,8 @@ constexpr MemoryPart kMemoryParts[] = {{"weights", &StageMemory::weights},
 
 // Colors by ActivationKind: kinds that one plan has are told apart.
 constexpr std::array<std::string_view, kActivationKindCount> kKindColors = {
-    "bubble", "forward", "cp", "tp",        "ep",   "pp",   "dp",   "backward", "plum", "optimizer",
-    "lime",   "other",   "dp", "recompute", "teal", "sand", "rose", "slate",    "cp"};
+    "bubble", "forward", "cp", "tp", "ep",        "pp",   "dp",   "backward", "plum",  "optimizer",
+    "lime",   "other",   "ep", "dp", "recompute", "teal", "sand", "rose",     "slate", "cp"};
 
 std::string shown_note(std::size_t shown, std::size_t stages) {
   if (shown == stages) return "";

@@ -33,6 +33,7 @@ enum class ActivationKind : std::uint8_t {
   kExperts,
   kSharedExperts,
   kDropoutMasks,     // of the hidden states
+  kResidualStreams,  // of hyper-connections: before a branch all, and the norm's input; behind it what the branch adds
   kPrediction,       // the projection of multi-token prediction
   kLogits,           // the final norm's input, the logits' input, the logits in fp32
   kOutputGradients,  // of linear layers that wait for their weight gradient, where the schedule splits backward passes
@@ -41,7 +42,7 @@ enum class ActivationKind : std::uint8_t {
   kOffloadedLayers,  // of layers that the host keeps: on their way, or in use
   kKvCache,          // keys and values of all layers, in forward passes alone
 };
-inline constexpr std::size_t kActivationKindCount = 19;
+inline constexpr std::size_t kActivationKindCount = 20;
 template <>
 inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorNames<ActivationKind> = {
     "embedding",
@@ -56,6 +57,7 @@ inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorN
     "experts",
     "shared_experts",
     "dropout_masks",
+    "residual_streams",
     "multi_token_prediction",
     "logits",
     "output_gradients",

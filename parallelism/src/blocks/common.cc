@@ -427,7 +427,7 @@ void sum_streams(const Shape& shape, BlockStep& step, std::string_view branch, b
         call(".streams.weights.wgrad", Gemm{1, weights, in, tokens, GemmLayout::kTN, accumulation_epilogue(shape)}));
     accumulate(shape, step.weight_gradient, concat(branch, ".streams.weights"), weights * in);
   }
-  step.kept_as = ActivationKind::kNorms;
+  step.kept_as = ActivationKind::kResidualStreams;
   step.kept_for_input_gradient += hidden_bytes(shape, tokens, in);
   // A base for each weight, and scales.
   step.parameters.dense += static_cast<double>(weights * in + weights + (output_weights ? 3 : 1));
@@ -593,7 +593,7 @@ BlockStep mixed_streams(const Shape& shape, std::string_view branch) {
   step.input_gradient.push_back(
       hidden_kernel(shape, concat(branch, ".streams.mix.backward"),
                     Elementwise{"stream_mix_backward", elements, 2 * n + 1, n + 1, 4 * n * (n + 1)}));
-  step.kept_as = ActivationKind::kNorms;
+  step.kept_as = ActivationKind::kResidualStreams;
   step.kept_for_input_gradient = hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   return step;
 }
