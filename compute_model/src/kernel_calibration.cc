@@ -216,7 +216,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   NS_TRY(const auto model, make_compute_model(gpu, plain));
   const KernelReader reader(table, gpu.id);
   std::map<std::pair<std::string, DType>, std::vector<Observation>> families;
-  std::optional<Error> too_fast;
+  std::map<std::pair<std::string, DType>, Error> too_fast;  // the first row of each
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
     if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) continue;
@@ -232,13 +232,15 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     }
     const double seconds = forecast->latency / units::s;
     const auto [compute, memory] = pipe_seconds(gpu, row.work);
-    if (!too_fast && *row.latency_ms * 1e-3 < kFastest * compute) {
-      too_fast = wrong(where,
-                       fmt::format("{:.4g} ms is shorter than {:.4g} ms, which it takes at the peak rate of {}",
-                                   *row.latency_ms, compute * 1e3, gpu.id),
-                       "latency_ms, in milliseconds, of the whole kernel in this number format");
+    const std::pair family{std::string(family_of(row.work)), row.work.dtype};
+    if (*row.latency_ms * 1e-3 < kFastest * compute) {
+      too_fast.try_emplace(
+          family, wrong(where,
+                        fmt::format("{:.4g} ms is shorter than {:.4g} ms, which it takes at the peak rate of {}",
+                                    *row.latency_ms, compute * 1e3, gpu.id),
+                        "latency_ms, in milliseconds, of the whole kernel in this number format"));
     }
-    families[{std::string(family_of(row.work)), row.work.dtype}].push_back(
+    families[family].push_back(
         {calibration_place(row.work, seconds, compute, memory), std::log(*row.latency_ms * 1e-3 / seconds)});
   }
   KernelCalibration calibration{gpu.id, options.mode, {}};
@@ -246,7 +248,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     const std::vector<Observation> kernels = by_kernel(rows);
     if (kernels.size() < kFewestRows) continue;
     NS_TRY_VOID(check_unit(table.where(), key.first, key.second, kernels));
-    if (too_fast) return fail(*too_fast);
+    if (const auto row = too_fast.find(key); row != too_fast.end()) return fail(row->second);
     calibration.families.push_back(fit(key.first, key.second, kernels));
   }
   if (calibration.families.empty()) {

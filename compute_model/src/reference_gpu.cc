@@ -21,7 +21,7 @@ std::optional<std::size_t> index_alike(const PredictorWeights& weights, const Gp
   return static_cast<std::size_t>(alike - weights.gpus.begin());
 }
 
-// Whoever writes a GPU as like another one says whose measurements to carry over: of a measured one of its generation.
+// The measured GPU that `like` names, if it is of the same generation: its measurements are carried over.
 std::optional<Gpu> named_neighbor(const PredictorWeights& weights, const Gpu& gpu) {
   if (gpu.like.empty()) return std::nullopt;
   std::optional<Gpu> other = listed_gpu(gpu.like);

@@ -321,7 +321,7 @@ Result<Gpu> Catalog::gpu(std::string_view reference) const {
     }
   }
   std::string like;
-  if (!chain.empty() && root.is_object()) like = root.value("id", "");
+  if (!chain.empty() && root.is_object() && root.contains("id") && root["id"].is_string()) like = root["id"];
   for (; !chain.empty(); chain.pop_back()) root = gpu_like(std::move(root), std::move(chain.back()));
   NS_TRY(Gpu gpu, gpu_of(root, source.path));
   gpu.like = std::move(like);

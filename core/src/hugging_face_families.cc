@@ -804,8 +804,8 @@ void read_moe(JsonReader& reader, const Family& family, Model& model) {
   read_experts(reader, family, model);
 }
 
-// deepseek_v4: DeepseekV4Config. Tokens of an entry by layer: as DeepSeek's files list them, or by names
-// (transformers 5). Layers for multi-token prediction have no entries.
+// deepseek_v4: DeepseekV4Config. Tokens of a compressed key by layer: as DeepSeek's files list them, or by names
+// (transformers 5). Layers for multi-token prediction have none.
 void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
   read_moe(reader, family, model);
   CompressedAttention compressed;
@@ -831,12 +831,23 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
     }
     for (std::size_t i = 0; i < std::min(ratios.size(), chosen.size()); ++i) {
       window[i] = ratios[i] == 0;
-      chosen[i] = ratios[i] == compressed.chosen_ratio;
+      chosen[i] = ratios[i] == compressed.sparse_ratio;
       if (window[i] || chosen[i] || ratios[i] == compressed.dense_ratio) continue;
-      reader.note(fmt::format("compress_ratios/{}", i), fmt::format("entries of {} tokens", ratios[i]),
-                  fmt::format("0, {} or {}", compressed.chosen_ratio, compressed.dense_ratio));
+      reader.note(fmt::format("compress_ratios/{}", i), fmt::format("compressed keys of {} tokens", ratios[i]),
+                  fmt::format("0, {} or {}", compressed.sparse_ratio, compressed.dense_ratio));
     }
   } else {
+    reader.object(
+        "compress_rates",
+        [&](JsonReader& rates) {
+          rates.accept_unknown_keys();
+          const auto rate = [&](std::string_view key, std::int64_t& ratio) {
+            ratio = rates.integer(key, 2, kMostSize, Presence::kOptional, ratio);
+          };
+          rate("compressed_sparse_attention", compressed.sparse_ratio);
+          rate("heavily_compressed_attention", compressed.dense_ratio);
+        },
+        Presence::kOptional);
     const std::vector<std::string> types = reader.texts("layer_types", Presence::kRequired);
     if (types.size() < chosen.size()) {
       reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), chosen.size()),
@@ -850,13 +861,12 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
                   "\"sliding_attention\", \"compressed_sparse_attention\" or \"heavily_compressed_attention\"");
     }
   }
-  compressed.chosen_layers = LayerSet::of(chosen), compressed.window_layers = LayerSet::of(window);
+  compressed.sparse_layers = LayerSet::of(chosen), compressed.window_layers = LayerSet::of(window);
   model.compressed = std::move(compressed);
   model.residual_streams = reader.integer("hc_mult", 1, 64, Presence::kOptional, 4);
   model.attention_sinks = true;
   if (model.moe) model.moe->layers = {.every = 1, .listed = {}};
   model.full_attention_layers = {};
-  model.warnings.emplace_back("the loss of the indexer is left out: its weights have no gradients here");
 }
 
 // qwen: QWenConfig. Each half of the gated MLP has half the width (modeling_qwen.py, QWenMLP). So has molmo's.

@@ -30,6 +30,7 @@ std::vector<std::string> warnings_of(const Model& model) {
     all.push_back(fmt::format(
         "sequences have {} tokens, the longest that the file allows: training/sequence sets others", model.sequence));
   }
+  if (model.compressed) all.emplace_back("the loss of the indexer is left out: its weights have no gradients here");
   return all;
 }
 
@@ -46,7 +47,7 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
     std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
   }
   if (model.compressed) {
-    for (LayerSet* set : {&model.compressed->chosen_layers, &model.compressed->window_layers}) {
+    for (LayerSet* set : {&model.compressed->sparse_layers, &model.compressed->window_layers}) {
       std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
     }
   }
@@ -82,9 +83,9 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
     if (model.compressed) {
       const CompressedAttention& compressed = *model.compressed;
       kind.mixer = Mixer::kCompressedAttention;
-      kind.entries = compressed.window_layers.contains(layer)   ? Entries::kNone
-                     : compressed.chosen_layers.contains(layer) ? Entries::kChosen
-                                                                : Entries::kAll;
+      kind.compressed_keys = compressed.window_layers.contains(layer)   ? CompressedKeys::kNone
+                             : compressed.sparse_layers.contains(layer) ? CompressedKeys::kSparse
+                                                                        : CompressedKeys::kDense;
     } else if (!model.full_attention_layers.contains(layer)) {
       if (model.delta_net) kind.mixer = Mixer::kDeltaNet;
       if (model.short_convolution > 0) kind.mixer = Mixer::kConvolution;
@@ -105,7 +106,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
 
 LayerKind prediction_kind(const Model& model) {
   LayerKind kind = layer_kind(model, model.layers - 1);
-  kind.entries = Entries::kNone;
+  kind.compressed_keys = CompressedKeys::kNone;
   return kind;
 }
 
@@ -235,6 +236,22 @@ std::vector<Error> check_shape(const Model& model) {
       note("compressed", "layers have another attention already",
            "neither \"mla\", \"delta_net\", \"short_convolution\" nor \"layer_pattern\"");
     }
+    if (of.rope_head_dim > model.head_dim) {
+      note("compressed/rope_head_dim",
+           fmt::format("{} of {} dimensions cannot be rotated", of.rope_head_dim, model.head_dim));
+    }
+    if (model.v_head_dim > 0 && model.v_head_dim != model.head_dim) {
+      note("v_head_dim", "keys are values in compressed attention", "0");
+    }
+    if (model.bias || model.qkv_bias || model.attention_gate || model.qk_norm != QueryKeyNorm::kNone) {
+      note("compressed", "compressed attention has no bias, no gate and norms of its own",
+           "neither \"bias\", \"qkv_bias\", \"attention_gate\" nor \"qk_norm\"");
+    }
+    for (const std::int64_t layer : of.window_layers.listed) {
+      if (!of.sparse_layers.contains(layer)) continue;
+      note("compressed/window_layers", fmt::format("layer {} is in sparse_layers, too", layer), "in one of both");
+      break;
+    }
     if (model.sliding_window < 1)
       note("sliding_window", "compressed attention reads a window, too", "a number above 0");
     if (model.bidirectional) note("bidirectional", "compressed attention sees earlier tokens alone", "false");
@@ -249,6 +266,9 @@ std::vector<Error> check_shape(const Model& model) {
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");
+  }
+  if (model.residual_streams > 1 && model.branches != Branches::kSequential) {
+    note("residual_streams", "branches that are side by side read one hidden state", "1");
   }
   if (model.gate_of_head && !model.attention_gate) {
     note("gate_of_head", "attention has no gate", "\"attention_gate\": true");

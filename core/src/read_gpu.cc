@@ -76,7 +76,8 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
 }
 
 nlohmann::ordered_json gpu_like(nlohmann::ordered_json base, nlohmann::ordered_json own) {
-  const std::string like = base.value("id", "");
+  const auto id = base.find("id");
+  const std::string like = id != base.end() && id->is_string() ? id->get<std::string>() : "";
   for (const char* key : {"id", "name", "aliases", "sources"}) base.erase(key);  // each GPU has its own
   own.erase("like");
   std::vector<std::string> all, changed;

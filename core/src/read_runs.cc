@@ -89,6 +89,9 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
     run.step = inner.quantity<Seconds>("step_time", Presence::kOptional);
     run.tokens_per_s_per_gpu = inner.number("tokens_per_s_per_gpu", 0, kFastest, Presence::kOptional, 0);
     const bool has_step = inner.has("step_time"), has_rate = inner.has("tokens_per_s_per_gpu");
+    if (has_rate && !has_step && run.tokens_per_s_per_gpu == 0) {
+      inner.note("tokens_per_s_per_gpu", "0 is no rate", "a number above 0");
+    }
     if (has_step == has_rate) {
       inner.note("", "a run was measured once", "\"step_time\" or \"tokens_per_s_per_gpu\"");
     }

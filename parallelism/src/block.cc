@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "blocks/common.h"
+
 namespace ns_dist {
 namespace {
 
@@ -32,6 +34,10 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   const auto append = [&](Block block, LayerModule module) {
     layer.input = block.input * static_cast<double>(shape.streams);
     layer.cached += block.cached;
+    if (own.streams > 1) {
+      const std::string& first = block.steps.front().name;  // "attention.norm"
+      block.steps.insert(block.steps.begin(), blocks::stream_sum(own, first.substr(0, first.find('.')), true));
+    }
     for (BlockStep& step : block.steps) step.module = step.module.value_or(module);
     layer.steps.insert(layer.steps.end(), std::move_iterator(block.steps.begin()),
                        std::move_iterator(block.steps.end()));
@@ -177,6 +183,7 @@ BlockFlops flops_of(const Block& block, ModuleSet modules, double expert_rows) {
     }
     flops.forward += forward;
     if (!step.weight_gradient.empty()) flops.weights += forward;
+    if (step.weight_gradient.empty() && step.input_gradient.empty()) flops.alone += forward;
     if ((step.again & modules) != 0) flops.recomputed += forward;
   }
   return flops;

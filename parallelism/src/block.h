@@ -159,6 +159,7 @@ struct BlockFlops {
   double forward = 0, recomputed = 0, until_kept = 0;
   double weights = 0;  // of `forward`: products with weights that have a gradient
   double masked = 0;   // of `forward`: attention scores that a causal mask hides
+  double alone = 0;    // of `forward`: of steps without gradients
 };
 // `expert_rows`: the products of experts count so many times.
 BlockFlops flops_of(const Block& block, ModuleSet modules = set_of(RecomputeModule::kCoreAttention),

@@ -49,6 +49,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
       gradients_less +=
           flops_of(block(shape), plan.recompute_modules, expert_rows).weights * static_cast<double>(count);
     }
+    gradients_less += 2 * each.alone * static_cast<double>(count);
     sum.forward += each.forward * static_cast<double>(count);
     sum.recomputed += each.recomputed * static_cast<double>(count);
     sum.masked += each.masked * static_cast<double>(count);

@@ -74,12 +74,11 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   };
   if (session.has_own_models()) {
     const TrainingClock clock = training_clock(scenario, ranks);
-    const bool calibrated = scenario.kernel_calibration.has_value();
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
-    add_constant(
-        "clock under load",
-        fmt::format("products take {} as {}", as_long(load), calibrated ? "measured on this GPU" : "in a benchmark"),
-        {&TrainingConstants::calibrated, &TrainingConstants::exponent}, 0);
+    add_constant("clock under load",
+                 fmt::format("products take {} as {}", as_long(load),
+                             clock.share_calibrated > 0 ? "measured on this GPU" : "in a benchmark"),
+                 {&TrainingConstants::calibrated, &TrainingConstants::exponent}, 0);
     add_constant("slowest GPU",
                  fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
                  {&TrainingConstants::deviation}, 0);

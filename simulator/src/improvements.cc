@@ -419,7 +419,7 @@ class Adviser {
     const StepDifference difference = compare(scenario_, prediction_, choice.scenario, *changed);
     choice.improvement.saves = -difference.longer;
     // No change saves more than the step takes.
-    choice.improvement.interval = {max(-difference.high, -prediction_.step), min(-difference.low, prediction_.step)};
+    choice.improvement.interval = {-difference.high, min(-difference.low, prediction_.step)};
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);

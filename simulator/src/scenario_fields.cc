@@ -272,11 +272,14 @@ std::string field_text(const SlowRank& value) {
 
 bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField && !limit.allows(kEvenLayout); }
 
-bool is_fact(std::string_view field) { return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact; }
+bool is_fact(std::string_view field) {
+  return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact || field == kAttentionFact;
+}
 
 std::string fact_text(std::string_view field, std::string_view value) {
   if (field == kExpertsFact) return fmt::format("{} experts", value);
   if (field == kStagesFact) return fmt::format("{} stages", value);
+  if (field == kAttentionFact) return fmt::format("{} attention", value);
   return value == "divided" ? "heads of keys that tp x cp divides"
                             : "fewer heads of keys than tp x cp, or not a multiple of it";
 }
@@ -288,6 +291,7 @@ bool depends_on(std::string_view field, std::string_view other) {
 
 std::string value_of(const Scenario& scenario, std::string_view field) {
   if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
+  if (field == kAttentionFact) return scenario.model.compressed ? "compressed" : "usual";
   if (field == kStagesFact) {
     const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
     return even ? "even" : "uneven";

@@ -80,14 +80,16 @@ std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path
       return enumerator_from_name<CollectiveKind>(entry.kind) && counts(entry.forecast);
     });
   };
+  std::string code = "unmeasured_collectives";
   std::string_view which = "that nobody measured on such a machine";
   Seconds longer = longer_by([](const Forecast& forecast) { return forecast.extrapolated; });
   if (longer == Seconds()) {
+    code = "uncertain_collectives";
     which = "that differ between such machines";
     longer = longer_by([](const Forecast& forecast) { return forecast.high > kDiffers * forecast.latency; });
   }
   if (longer == Seconds()) return std::nullopt;
-  return Warning{"unmeasured_collectives",
+  return Warning{std::move(code),
                  fmt::format("collectives {} make the step up to {:.0f} % longer, which is in its interval: measure a "
                              "few on yours, ns-dist calibrate --collectives",
                              which, 100 * (longer / step))};

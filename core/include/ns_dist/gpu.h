@@ -46,7 +46,7 @@ constexpr bool is_known_architecture(std::string_view architecture) {
 struct Gpu {
   std::string id, name;
   std::vector<std::string> aliases;
-  std::string like;                // the GPU of the catalog whose file its own file changes; empty: its file is whole
+  std::string like;                // the id of the GPU whose file its own file changes; empty: its file is whole
   std::string vendor;              // "nvidia", "amd" or "other"
   std::string architecture;        // of kArchitectures, or another one, which has no laws of its own
   std::string compute_capability;  // "9.0", "gfx942"

@@ -90,15 +90,15 @@ struct DeltaNet {
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 
-// Attention to entries made of several tokens each (DeepSeek-V4, arXiv 2606.19348). One head holds keys and values of
-// all heads. Queries read the tokens of Model::sliding_window and, in one softmax with them, entries: of dense_ratio
-// tokens all, or of chosen_ratio tokens the index_top_k with the highest scores, which an indexer of index_heads finds.
-// Entries of chosen_ratio tokens overlap: each is a mean of twice as many. The output is projected by output_groups of
-// heads to output_rank each, and from there to the hidden size.
+// Compressed attention (DeepSeek-V4, arXiv 2606.19348). One head holds keys and values of all heads. A query reads the
+// tokens of Model::sliding_window and, in one softmax with them, compressed keys: of dense_ratio tokens each all
+// (heavily compressed attention), or of sparse_ratio tokens each the index_top_k with the highest scores of an indexer
+// with index_heads (compressed sparse attention). Sparse keys overlap: each is a mean of twice as many tokens.
+// output_groups of heads are projected to output_rank each, and from there to the hidden size.
 struct CompressedAttention {
   std::int64_t q_rank = 0, rope_head_dim = 0, output_groups = 1, output_rank = 0;
-  std::int64_t chosen_ratio = 4, dense_ratio = 128;
-  LayerSet chosen_layers, window_layers;  // that read chosen entries, or the window alone
+  std::int64_t sparse_ratio = 4, dense_ratio = 128;
+  LayerSet sparse_layers, window_layers;  // that read sparse keys, or the window alone
   std::int64_t index_heads = 0, index_head_dim = 0, index_top_k = 0;
   friend bool operator==(const CompressedAttention&, const CompressedAttention&) = default;
 };
@@ -177,8 +177,8 @@ struct Model {
 std::vector<std::string> warnings_of(const Model& model);
 
 enum class Mixer { kNone, kAttention, kStateSpace, kDeltaNet, kConvolution, kCompressedAttention };
-// What compressed attention reads beside its window.
-enum class Entries { kNone, kChosen, kAll };
+// Which compressed keys a layer reads beside its window.
+enum class CompressedKeys { kNone, kSparse, kDense };
 enum class FeedForward { kNone, kDense, kExperts };
 
 // The properties in which layers of one model may differ.
@@ -187,7 +187,7 @@ struct LayerKind {
   FeedForward feed_forward = FeedForward::kDense;
   bool windowed = false;  // attention sees sliding_window tokens
   bool rotary = true;     // where the model's positions are rotary
-  Entries entries = Entries::kNone;
+  CompressedKeys compressed_keys = CompressedKeys::kNone;
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
@@ -202,7 +202,8 @@ std::vector<AttentionHeads> all_heads(const Model& model);
 
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
-// That of a layer for multi-token prediction: the last one's, without entries (DeepSeek-V4, inference/model.py).
+// That of a layer for multi-token prediction: the last one's, without compressed keys (DeepSeek-V4,
+// inference/model.py).
 LayerKind prediction_kind(const Model& model);
 // Whether some layer has this value, as in has_layers(model, &LayerKind::feed_forward, FeedForward::kDense).
 template <class Value>

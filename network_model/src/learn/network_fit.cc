@@ -335,15 +335,23 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   return reference;
 }
 
-// A measurement that takes so much longer than what stays in a node was not decided there: more than a collective's
-// usual deviation from its forecast.
+// Measurements whose middle one takes so much longer than what stays in a node were not decided there: more than a
+// collective usually deviates from its forecast.
 constexpr double kClearlyLonger = 1.3;
 
+// Of each group whose nodes take longer than the network by the forecast, measurements over what stays in a node.
+using OverNodes = std::map<GroupKey, std::vector<double>>;
+bool decided_by_nodes(std::vector<double> over_nodes) {
+  const auto middle = over_nodes.begin() + static_cast<std::ptrdiff_t>(over_nodes.size() / 2);
+  std::nth_element(over_nodes.begin(), middle, over_nodes.end());
+  return *middle < kClearlyLonger;
+}
+
 // Adds a measurement inside a node, or `across` nodes, to its group. False: it tells nothing of the network, because
-// what stays in a node takes longer there.
+// what stays in a node takes longer there. Without `groups`, only fills `over_nodes`, which decides it for a group.
 Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& where,
                              std::span<const Machine> machines, const NetworkFitOptions& options, bool across,
-                             Groups& groups) {
+                             OverNodes& over_nodes, Groups* groups) {
   const double bytes = m.size / units::B, seconds = m.latency / units::s;
   if (m.cluster >= machines.size()) {
     return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where});
@@ -368,15 +376,6 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   }
   const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
   if (outermost.network() != across) return true;
-  if (machine.base) {
-    // A forecast is the longest of these three. Only where it is that of the network does a measurement tell of it, or
-    // where the measurement itself says that the network takes longer.
-    if (across) {
-      const double inside = network::inside_nodes(call, false, machine.inside).time;
-      if (inside > reference.expected && seconds < kClearlyLonger * inside) return false;
-    }
-    reference.expected = std::max(reference.expected, network::bandwidth_bound(call));
-  }
   GroupKey key;
   if (options.for_one_cluster) key.cluster = cluster.id;
   key.fabric = network::name_of(outermost.link_class);
@@ -386,7 +385,18 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   key.ranks_per_node = m.ranks_per_node;
   key.in_switch = reference.transport == network::Transport::kSwitch && !machine.base;
   key.integer = m.integer && (m.kind == CollectiveKind::kReduceScatter || m.kind == CollectiveKind::kReduce);
-  Group& group = groups[key];
+  if (machine.base) {
+    // A forecast is the longest of these three. Only where it is that of the network does a measurement tell of it, or
+    // where the measurement itself says that the network takes longer.
+    const double inside = across ? network::inside_nodes(call, false, machine.inside).time : 0;
+    if (inside > reference.expected) {
+      if (groups == nullptr) over_nodes[key].push_back(seconds / inside);
+      if (groups != nullptr && decided_by_nodes(over_nodes[key])) return false;
+    }
+    reference.expected = std::max(reference.expected, network::bandwidth_bound(call));
+  }
+  if (groups == nullptr) return true;
+  Group& group = (*groups)[key];
   if (group.points.empty()) group.switches = switches_of(call, reference.transport);
   group.base = reference.base;
   group.has_switch = reference.has_switch;
@@ -507,10 +517,15 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
   NS_TRY(std::vector<Machine> machines, machines_of(clusters, options.base));
   Groups groups;
   NetworkCalibration result;
+  OverNodes over_nodes;
   for (const bool across : {false, true}) {
+    const auto add = [&](std::size_t i, Groups* to) {
+      return add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, across,
+                             over_nodes, to);
+    };
+    for (std::size_t i = 0; across && i < measurements.size(); ++i) NS_TRY_VOID(add(i, nullptr));
     for (std::size_t i = 0; i < measurements.size(); ++i) {
-      NS_TRY(const bool tells,
-             add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, across, groups));
+      NS_TRY(const bool tells, add(i, &groups));
       if (!tells) result.left_out.push_back(i);
     }
     if (across || !options.base) continue;

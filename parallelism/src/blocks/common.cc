@@ -399,24 +399,22 @@ BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std
   return step;
 }
 
-void sum_streams(const Shape& shape, BlockStep& step, std::string_view branch, bool output_weights) {
+BlockStep stream_sum(const Shape& shape, std::string_view branch, bool mixes) {
   const std::int64_t n = shape.streams, tokens = shape.sharded_tokens, elements = tokens * shape.hidden;
-  if (n == 1) return;
   const auto streams = static_cast<double>(n);
-  const std::int64_t weights = output_weights ? n * (n + 2) : n, in = n * shape.hidden;
+  const std::int64_t weights = mixes ? n * (n + 2) : n, in = n * shape.hidden;
   const auto call = [&](std::string_view name, OperatorKind kind) {
     return hidden_kernel(shape, concat(branch, name), std::move(kind));
   };
-  // Of each token's weights, the n x n that mix streams are normalized 20 times by rows and columns.
+  // The n x n weights of a token that mix streams are normalized 20 times by rows and columns (Sinkhorn), all others by
+  // a sigmoid.
   constexpr double kRounds = 20;
-  const Elementwise normalize{"sinkhorn", tokens * weights, 2, 2, 2 * kRounds};
-  std::vector<Call> forward = {
-      call(".streams.weights", Gemm{1, tokens, weights, in, GemmLayout::kNT}),
-      call(".streams.weights.normalize", normalize),
-      call(".streams.sum", Elementwise{"stream_sum", elements, streams, 1, 2 * streams}),
-  };
-  step.forward.insert(step.forward.begin(), forward.begin(), forward.end());
-  step.calls_after_kept = 0;
+  const Elementwise normalize{"stream_weights", tokens * weights, 2, 2, mixes ? 2 * kRounds : 6};
+  BlockStep step;
+  step.name = concat(branch, ".streams");
+  step.forward.push_back(call(".streams.weights", Gemm{1, tokens, weights, in, GemmLayout::kNT}));
+  step.forward.push_back(call(".streams.weights.normalize", normalize));
+  step.forward.push_back(call(".streams.sum", Elementwise{"stream_sum", elements, streams, 1, 2 * streams}));
   // The gradient of each stream: what came around the branch, by the sum, and by the weights.
   step.input_gradient.push_back(call(".streams.weights.normalize.backward", normalize));
   step.input_gradient.push_back(call(".streams.weights.dgrad", Gemm{1, tokens, in, weights, GemmLayout::kNN}));
@@ -428,9 +426,10 @@ void sum_streams(const Shape& shape, BlockStep& step, std::string_view branch, b
     accumulate(shape, step.weight_gradient, concat(branch, ".streams.weights"), weights * in);
   }
   step.kept_as = ActivationKind::kResidualStreams;
-  step.kept_for_input_gradient += hidden_bytes(shape, tokens, in);
+  step.kept_for_input_gradient = hidden_bytes(shape, tokens, in);
   // A base for each weight, and scales.
-  step.parameters.dense += static_cast<double>(weights * in + weights + (output_weights ? 3 : 1));
+  step.parameters.dense = static_cast<double>(weights * in + weights + (mixes ? 3 : 1));
+  return step;
 }
 
 BlockStep branch_start(const Shape& shape, std::string_view branch) {
@@ -441,10 +440,7 @@ BlockStep branch_start(const Shape& shape, std::string_view branch) {
     step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
     step.again = set_of(RecomputeModule::kNorm);
   }
-  if (shape.streams > 1) {
-    sum_streams(shape, step, branch, true);
-    return step;
-  }
+  if (shape.streams > 1) return step;  // gradients meet in stream_sum
   step.input_gradient.push_back(hidden_kernel(shape, concat(branch, ".residual.backward"),
                                               Elementwise{"add", shape.sharded_tokens * shape.hidden, 2, 1, 1}));
   return step;

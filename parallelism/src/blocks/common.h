@@ -146,10 +146,10 @@ inline double hidden_bytes(const Shape& shape, std::int64_t rows, std::int64_t c
 BlockStep norm(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
 // The same without the kernels that add its gradients to the sums.
 BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns);
-// The streams of hyper-connections (Model::residual_streams) as one hidden state, a weighted sum; nothing of one
-// stream. `output_weights`: weights of each token for what branches add, and for mixing the streams, are made with the
-// others (Xie et al. 2025, arXiv 2512.24880, s.4.3, whose kernels these are). Added to `step`, before all else.
-void sum_streams(const Shape& shape, BlockStep& step, std::string_view branch, bool output_weights);
+// The streams of hyper-connections (Model::residual_streams) as one hidden state: a sum with weights that a product
+// makes of each token. `mixes`: the product also makes the weights with which end_branch mixes the streams (Xie et al.
+// 2025, arXiv 2512.24880, s. 4.3, whose kernels these are).
+BlockStep stream_sum(const Shape& shape, std::string_view branch, bool mixes);
 // The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's
 // gradient and the gradient that went around the branch.
 BlockStep branch_start(const Shape& shape, std::string_view branch);

@@ -1,12 +1,13 @@
-// Attention to a window and to entries of several tokens each (DeepSeek-V4, arXiv 2606.19348), as DeepSeek's
-// inference/model.py and Megatron-Core (experimental_attention_variant/csa.py) compute it. Products are forecast as all
-// others, the core as attention of all queries to as many keys as its kernel walks through: it has as many slots for
-// each query, used or not. Of the indexer's choice and of making entries, only work and traffic are known. The indexer
-// learns by a loss of its own, which is left out: none of its kernels has a gradient.
+// Compressed attention (DeepSeek-V4, arXiv 2606.19348), as DeepSeek's inference/model.py and Megatron-Core
+// (experimental_attention_variant/csa.py) compute it: a query reads a window of tokens, and compressed keys of several
+// tokens each. Products are forecast as all others. The core is forecast as attention of all queries to as many keys as
+// its kernel has slots for each query, used or not. Of the making of compressed keys and of the choice among them, only
+// work and traffic are known. The indexer learns by a loss of its own, which is left out: no kernel of it has a
+// gradient.
 //
-// Tensor-parallel ranks divide the heads. What is made of the hidden states without heads (latents of queries, keys,
-// entries, the indexer) is made by each rank of its own tokens, and comes together behind that. Context-parallel ranks
-// gather keys and entries of all tokens.
+// Tensor parallelism, which Megatron-Core does not have here, divides the heads. What has no heads (latents of queries,
+// keys, the indexer) each rank computes for its own tokens; ranks gather it. Context-parallel ranks gather compressed
+// keys, and receive the window before their tokens.
 #include <algorithm>
 #include <utility>
 
@@ -23,70 +24,92 @@ struct CompressedSizes {
   explicit CompressedSizes(const Shape& shape)
       : of(*shape.model->compressed),
         width(shape.query_dim),
-        entries(shape.kind.entries),
-        ratio(entries == Entries::kChosen ? of.chosen_ratio
-              : entries == Entries::kAll  ? of.dense_ratio
-                                          : 0),
+        keys(shape.kind.compressed_keys),
+        ratio(keys == CompressedKeys::kSparse  ? of.sparse_ratio
+              : keys == CompressedKeys::kDense ? of.dense_ratio
+                                               : 0),
         heads_of_group(shape.model->heads / of.output_groups),
         groups(std::max<std::int64_t>(1, of.output_groups / shape.tp)) {}
   const CompressedAttention& of;
   std::int64_t width;  // of the head of keys and values
-  Entries entries;
-  std::int64_t ratio;  // tokens of an entry; 0: none
+  CompressedKeys keys;
+  std::int64_t ratio;  // tokens of a compressed key; 0: there are none
   std::int64_t heads_of_group;
   std::int64_t groups;  // of this rank
-  // Overlapping entries are made of two projections of a token: for its own entry, and for the next one.
-  std::int64_t halves() const { return entries == Entries::kChosen ? 2 : 1; }
-  std::int64_t made_of(std::int64_t tokens) const { return ratio == 0 ? 0 : std::max<std::int64_t>(1, tokens / ratio); }
-  // Slots for keys that the core has for each query.
+  bool is_sparse() const { return keys == CompressedKeys::kSparse; }
+  // Sparse keys overlap: a token has two projections, for its own key and for the next one.
+  std::int64_t overlap() const { return is_sparse() ? 2 : 1; }
+  // Compressed keys of so many tokens.
+  std::int64_t compressed(std::int64_t tokens) const {
+    return ratio == 0 ? 0 : std::max<std::int64_t>(1, tokens / ratio);
+  }
+  std::int64_t window(const Shape& shape) const { return std::min(shape.sequence, shape.model->sliding_window); }
+  // Slots for compressed keys that the core has for each query.
   std::int64_t slots(const Shape& shape) const {
-    const std::int64_t all = made_of(shape.sequence);
-    return std::min(shape.sequence, shape.model->sliding_window) +
-           (entries == Entries::kChosen ? std::min(all, of.index_top_k) : all);
+    const std::int64_t all = compressed(shape.sequence);
+    return is_sparse() ? std::min(all, of.index_top_k) : all;
   }
 };
 
-// Latents of `own` tokens, with their norm. `shares`: another layer keeps the hidden states.
-void add_latents(const Shape& shape, Block& block, const char* name, const char* norm, std::int64_t out, bool shares) {
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {.name = name,
-                                        .rows = shape.sharded_tokens,
-                                        .in = shape.hidden,
-                                        .out = out,
-                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                        .readers = 1,
-                                        .shares_input = shares}));
-  block.steps.push_back(blocks::norm(shape, norm, shape.sharded_tokens, out));
+// Projections of the hidden states, side by side: what the first keeps the others read, too. All of them read what the
+// norm before them makes again.
+class HiddenProjections {
+ public:
+  HiddenProjections(const Shape& shape, Block& block) : shape_(shape), block_(block) {}
+  // `unquantized`: in the storage format under every precision.
+  void add(const char* name, std::int64_t out, bool unquantized = false) {
+    const bool original = blocks::recomputes(shape_, RecomputeModule::kNorm);
+    const bool keeps_cast = !unquantized && blocks::keeps_casts(shape_, original);
+    BlockStep step = blocks::linear(shape_, ActivationKind::kAttentionProjections,
+                                    {.name = name,
+                                     .rows = shape_.sharded_tokens,
+                                     .in = shape_.hidden,
+                                     .out = out,
+                                     .unquantized = unquantized,
+                                     .keeps_original = original && !unquantized,
+                                     .readers = 1,
+                                     .shares_input = !keeps_cast && kept_});
+    kept_ = kept_ || !keeps_cast;
+    step.drops_for_weight_gradient = block_.steps.front().again;
+    block_.steps.push_back(std::move(step));
+  }
+
+ private:
+  const Shape& shape_;
+  Block& block_;
+  bool kept_ = false;  // the hidden states as they come
+};
+
+// Each is a mean of its tokens' projections, weighted channel by channel by a softmax over these tokens. What both
+// projections make is kept.
+BlockStep compress(const Shape& shape, const CompressedSizes& size) {
+  const std::int64_t own = shape.sharded_tokens, columns = size.overlap() * size.width;
+  const double written = 1 / static_cast<double>(size.ratio * size.overlap());
+  BlockStep step;
+  step.name = "attention.compress";
+  step.forward.push_back(kernel(shape, step.name, Elementwise{"compress", own * columns, 2, written, 8}));
+  step.input_gradient.push_back(kernel(shape, "attention.compress.backward",
+                                       Elementwise{"compress_backward", own * columns, 2 + written, 2, 16}));
+  step.parameters.dense = static_cast<double>(size.ratio) * static_cast<double>(columns);  // a bias for each position
+  step.kept_as = ActivationKind::kAttentionProjections;
+  step.kept_for_input_gradient = bytes_of(shape, own, 2 * columns);
+  return step;
 }
 
-// Entries of `width` channels: two projections for each of `halves`, and their means weighted by a softmax over the
-// tokens of an entry, channel by channel. Both projections are kept.
-void add_entries(const Shape& shape, const CompressedSizes& size, Block& block) {
-  const std::int64_t own = shape.sharded_tokens, columns = size.halves() * size.width;
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {.name = "attention.compressor",
-                                        .rows = own,
-                                        .in = shape.hidden,
-                                        .out = 2 * columns,
-                                        .readers = 1,
-                                        .shares_input = true}));
-  BlockStep mean;
-  mean.name = "attention.entries";
-  const double written = 1 / static_cast<double>(size.ratio * size.halves());
-  mean.forward.push_back(kernel(shape, mean.name, Elementwise{"compress", own * columns, 2, written, 8}));
-  mean.input_gradient.push_back(
-      kernel(shape, "attention.entries.backward", Elementwise{"compress_backward", own * columns, 2 + written, 2, 16}));
-  mean.parameters.dense = static_cast<double>(size.ratio) * static_cast<double>(columns);  // positions in an entry
-  mean.kept_as = ActivationKind::kAttentionProjections;
-  mean.kept_for_input_gradient = bytes_of(shape, own, 2 * columns);
-  block.steps.push_back(std::move(mean));
-  block.steps.push_back(blocks::norm(shape, "attention.entry_norm", size.made_of(own), size.width));
+// Tokens of other tensor-parallel and context-parallel ranks: `columns` of each of this rank's `rows`.
+void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t rows,
+                 std::int64_t columns) {
+  const Bytes own = bytes_of(shape, rows, columns) * units::B;
+  blocks::gather(shape, calls, name, own);
+  if (shape.cp == 1) return;
+  calls.push_back({blocks::concat(name, ".context.all_gather"),
+                   Communication{CollectiveKind::kAllGather, own * static_cast<double>(shape.cp), Axis::kContext}});
 }
 
-// Scores of entries by heads of their own, and the best of them for each query. The products of this rank's queries
-// with all entries before them (in the mean half), ReLU, and the weighted sum over heads run in one kernel.
-BlockStep chosen_entries(const Shape& shape, const CompressedSizes& size) {
-  const std::int64_t own = shape.sharded_tokens, all = size.made_of(shape.sequence);
+// The indexer: scores of all compressed keys by heads of its own, and the best of them for each query. Products of
+// queries with the keys before them (in the mean half of all), ReLU and the weighted sum over heads are one kernel.
+BlockStep index(const Shape& shape, const CompressedSizes& size) {
+  const std::int64_t own = shape.sharded_tokens, all = size.compressed(shape.sequence);
   const std::int64_t heads = size.of.index_heads, width = size.of.index_head_dim, columns = 2 * width;
   BlockStep step;
   step.name = "attention.index";
@@ -97,12 +120,11 @@ BlockStep chosen_entries(const Shape& shape, const CompressedSizes& size) {
   product("attention.index.queries", heads * width, size.of.q_rank);
   product("attention.index.weights", heads, shape.hidden);
   product("attention.index.compressor", 2 * columns, shape.hidden);
-  step.forward.push_back(kernel(shape, "attention.index.entries",
+  step.forward.push_back(kernel(shape, "attention.index.compress",
                                 Elementwise{"compress", own * columns, 2, 1 / static_cast<double>(2 * size.ratio), 8}));
   step.parameters.dense += static_cast<double>(size.ratio * columns + width);
-  blocks::gather(shape, step.forward, "attention.index.entries",
-                 bytes_of(shape, size.made_of(shape.tokens), width) * units::B);
-  Attention scores;  // whose values are the weights of heads
+  gather_rows(shape, step.forward, "attention.index.keys", size.compressed(shape.tokens), width);
+  Attention scores;  // a value of one channel: the sum over heads
   scores.batch = shape.micro_batch;
   scores.heads = heads;
   scores.query_length = std::max<std::int64_t>(1, own / shape.micro_batch);
@@ -110,84 +132,106 @@ BlockStep chosen_entries(const Shape& shape, const CompressedSizes& size) {
   scores.head_dim = width;
   scores.causal = false;
   step.forward.push_back(kernel(shape, "attention.index.scores", scores));
-  // Scores are fp32; the choice reads them twice.
+  // Scores in fp32 are written once and read twice.
   const double fp32 = size_of(DType::kFp32) / units::B / shape.element;
-  step.forward.push_back(kernel(shape, "attention.index.choice", Elementwise{"top_k", own * all, 3 * fp32, 0, 4}));
-  blocks::gather(shape, step.forward, "attention.index.choice",
-                 static_cast<double>(shape.tokens * std::min(all, size.of.index_top_k)) * size_of(DType::kFp32));
+  step.forward.push_back(kernel(shape, "attention.index.top_k", Elementwise{"top_k", own * all, 3 * fp32, 0, 4}));
+  const auto chosen = static_cast<double>(shape.tokens) * static_cast<double>(size.slots(shape));
+  blocks::gather(shape, step.forward, "attention.index.top_k", chosen * size_of(DType::kFp32));
+  // The core's backward pass reads which keys were chosen.
+  step.kept_as = ActivationKind::kAttentionCore;
+  step.kept_for_input_gradient = chosen * (size_of(DType::kFp32) / units::B);
   return step;
 }
 
-// Keys of all tokens of a sequence, and entries, of ranks that have others.
-void bring_keys(const Shape& shape, const CompressedSizes& size, BlockStep& step) {
-  const Bytes all = bytes_of(shape, shape.tokens + size.made_of(shape.tokens), size.width) * units::B;
-  blocks::gather(shape, step.forward, "attention.keys", all);
-  std::vector<Call> back;
-  blocks::reduce(shape, back, "attention.keys.grad", all);
-  if (shape.cp > 1) {
-    const Bytes whole = all * static_cast<double>(shape.cp);
-    step.forward.push_back(
-        {"attention.keys.all_gather", Communication{CollectiveKind::kAllGather, whole, Axis::kContext}});
-    back.insert(back.begin(), {"attention.keys.reduce_scatter",
-                               Communication{CollectiveKind::kReduceScatter, whole, Axis::kContext}});
-  }
-  step.input_gradient.insert(step.input_gradient.end(), back.begin(), back.end());
-}
-
-// A product for each group of heads: the same work as one product of the groups' rows together, with as many weights.
-BlockStep grouped_output(const Shape& shape, const CompressedSizes& size) {
-  const std::int64_t groups = size.groups;
-  BlockStep step = blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                  {.name = "attention.group_proj",
-                                   .rows = shape.tokens * groups,
-                                   .in = size.heads_of_group * shape.value_dim,
-                                   .out = size.of.output_rank});
-  const auto divide = [groups](std::vector<Call>& calls) {
-    for (Call& call : calls) {
-      auto* op = std::get_if<Operator>(&call.what);
-      auto* gemm = op != nullptr ? std::get_if<Gemm>(&op->kind) : nullptr;
-      if (gemm == nullptr) continue;
-      gemm->batch = groups;
-      (gemm->layout == GemmLayout::kTN ? gemm->k : gemm->m) /= groups;
-    }
-  };
-  for (std::vector<Call>* calls : {&step.forward, &step.input_gradient, &step.weight_gradient}) divide(*calls);
-  step.parameters = step.parameters * static_cast<double>(groups);
-  step.adapters = step.adapters * static_cast<double>(groups);
-  return step;
-}
-
-// Rotates the last channels of each head, forward or back.
-BlockStep rotation(const Shape& shape, std::string name, std::int64_t elements) {
-  BlockStep step;
+// Rotates `elements` of heads, forward or back.
+void rotate(const Shape& shape, BlockStep& step, const std::string& name, std::int64_t elements) {
   const Elementwise rope{Elementwise::kRope, elements, 1, 1, 3};
   step.forward.push_back(kernel(shape, name, rope));
-  step.input_gradient.push_back(kernel(shape, blocks::concat(name, ".backward"), rope));
-  step.name = std::move(name);
+  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, name + ".backward", rope));
+}
+
+// Queries and keys as the core reads them, and the collectives that bring keys of other ranks.
+BlockStep queries_and_keys(const Shape& shape, const CompressedSizes& size) {
+  BlockStep step;
+  step.name = "attention.heads";
+  rotate(shape, step, "attention.rotary.queries", shape.tokens * shape.heads * size.of.rope_head_dim);
+  rotate(shape, step, "attention.rotary.keys", shape.sharded_tokens * size.of.rope_head_dim);
+  const std::int64_t compressed = size.compressed(shape.tokens);
+  const Bytes own = bytes_of(shape, shape.tokens + compressed, size.width) * units::B;
+  std::vector<Call> back;
+  blocks::gather(shape, step.forward, "attention.keys", own);
+  std::int64_t rows = shape.tokens + compressed;
+  if (shape.cp > 1) {
+    const Bytes window = bytes_of(shape, shape.micro_batch * size.window(shape), size.width) * units::B;
+    const Bytes all = bytes_of(shape, compressed * shape.cp, size.width) * units::B;
+    rows += shape.micro_batch * size.window(shape) + compressed * (shape.cp - 1);
+    const auto exchange = [&](std::vector<Call>& calls, const char* name, CollectiveKind kind, Bytes bytes, Axis axis) {
+      if (bytes > Bytes()) calls.push_back({name, Communication{kind, bytes, axis}});
+    };
+    exchange(step.forward, "attention.window.send", CollectiveKind::kSendRecv, window, Axis::kContextPair);
+    exchange(step.forward, "attention.keys.context.all_gather", CollectiveKind::kAllGather, all, Axis::kContext);
+    exchange(back, "attention.keys.grad.context.reduce_scatter", CollectiveKind::kReduceScatter, all, Axis::kContext);
+    exchange(back, "attention.window.grad.send", CollectiveKind::kSendRecv, window, Axis::kContextPair);
+  }
+  blocks::reduce(shape, back, "attention.keys.grad", own);
+  step.input_gradient.insert(step.input_gradient.begin(), back.begin(), back.end());
+  step.kept_as = ActivationKind::kAttentionCore;
+  step.kept_for_input_gradient =
+      bytes_of(shape, shape.tokens, shape.heads * size.width) + bytes_of(shape, rows, size.width);
   return step;
 }
 
+// One program for each query: its heads are the rows of a product, of which a tensor core computes 64 at a time. It
+// keeps the log-sum-exp of each row, and its output, which is rotated back behind it.
 BlockStep compressed_core(const Shape& shape, const CompressedSizes& size) {
+  constexpr std::int64_t kRows = 64;
   Attention attention;
   attention.batch = shape.micro_batch;
-  attention.heads = shape.heads;
+  attention.heads = std::max(shape.heads, std::min(shape.model->heads, kRows));
   attention.query_length = std::max<std::int64_t>(1, shape.tokens / shape.micro_batch);
-  attention.key_length = size.slots(shape);
+  attention.key_length = size.window(shape) + size.slots(shape);
   attention.head_dim = attention.value_dim = size.width;
   attention.causal = false;
   attention.library = shape.plan->attention_library;
   BlockStep step;
   step.name = "attention.core";
   step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kCoreAttention);
-  bring_keys(shape, size, step);
   step.forward.push_back(kernel(shape, "attention.flash", attention));
   attention.pass = Pass::kBackward;
-  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, "attention.flash.backward", attention));
+  step.input_gradient.push_back(kernel(shape, "attention.flash.backward", attention));
+  step.parameters.dense = static_cast<double>(shape.heads);  // sinks
+  rotate(shape, step, "attention.rotary.output", shape.tokens * shape.heads * size.of.rope_head_dim);
   step.kept_as = ActivationKind::kAttentionCore;
-  // Queries, keys, entries, and the log-sum-exp of each row; the projection keeps the output.
   step.kept_for_input_gradient = bytes_of(shape, shape.tokens, shape.heads * size.width) +
-                                 bytes_of(shape, (shape.tokens + size.made_of(shape.tokens)) * shape.cp, size.width) +
                                  4 * static_cast<double>(shape.tokens) * static_cast<double>(shape.heads);
+  return step;
+}
+
+// A product for each group of heads, in the storage format (Megatron-Core: torch.einsum with a parameter): as much work
+// as one product of the rows of all groups, with as many weights.
+BlockStep grouped_output(const Shape& shape, const CompressedSizes& size) {
+  const std::int64_t groups = size.groups;
+  BlockStep step = blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                  {.name = "attention.group_proj",
+                                   .rows = shape.tokens * groups,
+                                   .in = size.heads_of_group * size.width,
+                                   .out = size.of.output_rank,
+                                   .unquantized = true,
+                                   .weights = Split::kColumn});
+  const auto divide = [groups](std::vector<Call>& calls, std::int64_t Gemm::*rows) {
+    for (Call& call : calls) {
+      auto* op = std::get_if<Operator>(&call.what);
+      auto* gemm = op != nullptr ? std::get_if<Gemm>(&op->kind) : nullptr;
+      if (gemm == nullptr) continue;
+      gemm->batch = groups;
+      gemm->*rows /= groups;
+    }
+  };
+  divide(step.forward, &Gemm::m);
+  divide(step.input_gradient, &Gemm::m);
+  divide(step.weight_gradient, &Gemm::k);
+  step.parameters = step.parameters * static_cast<double>(groups);
+  for (auto& matrix : step.matrices) matrix.count *= groups;
   return step;
 }
 
@@ -195,17 +239,25 @@ BlockStep compressed_core(const Shape& shape, const CompressedSizes& size) {
 
 Block compressed_attention_block(const Shape& shape) {
   const CompressedSizes size(shape);
-  const std::int64_t rotated = size.of.rope_head_dim, queries = shape.tokens * shape.heads;
+  const std::int64_t own = shape.sharded_tokens;
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
-  block.cached = bytes_of(shape, shape.tokens + size.made_of(shape.tokens), size.width);
+  block.input = blocks::hidden_bytes(shape, own, shape.hidden);
+  block.cached = bytes_of(shape, shape.tokens + size.compressed(shape.tokens), size.width);
+  if (size.is_sparse()) block.cached += bytes_of(shape, size.compressed(shape.tokens), size.of.index_head_dim);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   blocks::add_gradients(shape, block.steps.front(), "attention", size.ratio > 0 ? 3 : 2);
-  add_latents(shape, block, "attention.q_down", "attention.q_norm", size.of.q_rank, false);
-  block.steps[1].drops_for_weight_gradient = block.steps[0].again;
-  add_latents(shape, block, "attention.kv", "attention.kv_norm", size.width, true);
-  if (size.ratio > 0) add_entries(shape, size, block);
-  if (size.entries == Entries::kChosen) block.steps.push_back(chosen_entries(shape, size));
+  HiddenProjections projections(shape, block);
+  projections.add("attention.q_down", size.of.q_rank);
+  projections.add("attention.kv", size.width);
+  // Of keys and of their weights; Megatron-Core runs it in the storage format.
+  if (size.ratio > 0) projections.add("attention.compressor", 2 * size.overlap() * size.width, true);
+  block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, size.of.q_rank));
+  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, size.width));
+  if (size.ratio > 0) {
+    block.steps.push_back(compress(shape, size));
+    block.steps.push_back(blocks::norm(shape, "attention.compressed_norm", size.compressed(own), size.width));
+  }
+  if (size.is_sparse()) block.steps.push_back(index(shape, size));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.q_up",
                                         .rows = shape.tokens,
@@ -215,14 +267,11 @@ Block compressed_attention_block(const Shape& shape) {
                                         .region = "attention.q",
                                         .behind_norm = true,
                                         .readers = 1}));
-  BlockStep head_norm = blocks::norm_without_sums(shape, "attention.head_norm", queries, size.width);
+  BlockStep head_norm = blocks::norm_without_sums(shape, "attention.head_norm", shape.tokens * shape.heads, size.width);
   head_norm.parameters = {};
   block.steps.push_back(std::move(head_norm));
-  block.steps.push_back(rotation(shape, "attention.rotary.queries", queries * rotated));
-  block.steps.push_back(rotation(shape, "attention.rotary.keys", shape.sharded_tokens * rotated));
+  block.steps.push_back(queries_and_keys(shape, size));
   block.steps.push_back(compressed_core(shape, size));
-  block.steps.back().parameters.dense = static_cast<double>(shape.heads);  // sinks
-  block.steps.push_back(rotation(shape, "attention.rotary.output", queries * rotated));
   block.steps.push_back(grouped_output(shape, size));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.proj",

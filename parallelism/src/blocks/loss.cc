@@ -144,9 +144,9 @@ BlockStep metrics(const Shape& shape) {
 // The end of the model. `owns_table`: it holds the weights of the logits' projection.
 Block loss(const Shape& shape, bool owns_table) {
   Block block;
-  block.steps.reserve(3);
+  block.steps.reserve(4);
+  if (shape.streams > 1) block.steps.push_back(blocks::stream_sum(shape, "loss", false));
   block.steps.push_back(blocks::norm(shape, "loss.norm", shape.sharded_tokens, shape.hidden));
-  blocks::sum_streams(shape, block.steps.back(), "loss", false);
   block.steps.back().kept_as = ActivationKind::kLogits;
   const bool classifier = shape.model->labels > 0;
   block.steps.push_back(classifier ? scores(shape) : logits(shape, owns_table));

@@ -15,20 +15,13 @@ Block with_layer(const Shape& shape, Block block) {
 }
 
 // Of hyper-connections: each stream projected by one matrix, the embedding by another one, and their sum (DeepSeek-V4,
-// inference/model.py). Outputs are split over the ranks and come together on all of them.
+// inference/model.py). Each rank has both matrices, and projects its own tokens.
 void add_projected_streams(const Shape& shape, Block& block) {
   const std::int64_t streams = shape.streams, elements = shape.sharded_tokens * shape.hidden;
   const auto project = [&](std::string_view name, std::int64_t copies) {
-    BlockStep step = blocks::linear(shape, ActivationKind::kPrediction,
-                                    {.name = name,
-                                     .rows = shape.tokens * copies,
-                                     .in = shape.hidden,
-                                     .out = shape.hidden / shape.tp,
-                                     .split = blocks::Split::kColumn,
-                                     .region = name});
-    blocks::communicate(shape, step.forward, blocks::concat(name, ".all_gather"), CollectiveKind::kAllGather,
-                        shape.hidden_states() * static_cast<double>(copies));
-    block.steps.push_back(std::move(step));
+    block.steps.push_back(
+        blocks::linear(shape, ActivationKind::kPrediction,
+                       {.name = name, .rows = shape.sharded_tokens * copies, .in = shape.hidden, .out = shape.hidden}));
   };
   project("mtp.embedding_proj", 1);
   project("mtp.proj", streams);

@@ -65,7 +65,8 @@ double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().dev
 class TrainingClock {
  public:
   TrainingClock(const Gpu& gpu, double calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
-      : load(training_slowdown(gpu, constants.exponent + calibrated * (constants.calibrated - constants.exponent))),
+      : share_calibrated(calibrated),
+        load(training_slowdown(gpu, constants.exponent + calibrated * (constants.calibrated - constants.exponent))),
         fp16_as_bf16(calibrated == 0 && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
                      gpu.tensor[DType::kBf16] == gpu.tensor[DType::kFp16]),
         slowest(slowest_of(ranks, constants.deviation)),
@@ -89,6 +90,7 @@ class TrainingClock {
   double slowest_on(const Operator& op) const;
   double experts_on(const Operator& op) const;
 
+  const double share_calibrated;
   const double load;  // of products
   const bool fp16_as_bf16;
   const double slowest;

@@ -372,7 +372,7 @@ class Search {
     };
     const KnownPasses without = passes_without_recomputation(group, scenario);
     const bool several = has_several_places(scenario.cluster, distances_[group]);
-    KnownPasses one, placed;  // only where some plan fits, and where it may still win: most fit nowhere
+    KnownPasses one, placed;  // made when the first plan fits, and when one may still win: most groups fit nowhere
     std::optional<std::vector<ExchangeTime>> exchanges;
     Texts texts;
     std::uint32_t leaf = 0;

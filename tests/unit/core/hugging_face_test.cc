@@ -792,22 +792,28 @@ TEST(HuggingFace, DeepSeekV4) {
   const auto with = [&](const std::string& layers) { return read(fmt::format("{{{}, {}}}", shape, layers)); };
   const auto listed = with(R"("num_hash_layers": 3, "qk_rope_head_dim": 64, "compress_ratios": [0, 0, 4, 128, 4, 0])");
   ASSERT_TRUE(listed) << to_text(listed.error());
-  EXPECT_EQ(layer_kind(*listed, 1).entries, Entries::kNone);
-  EXPECT_EQ(layer_kind(*listed, 2).entries, Entries::kChosen);
-  EXPECT_EQ(layer_kind(*listed, 3).entries, Entries::kAll);
-  EXPECT_EQ(prediction_kind(*listed).entries, Entries::kNone);
+  EXPECT_EQ(layer_kind(*listed, 1).compressed_keys, CompressedKeys::kNone);
+  EXPECT_EQ(layer_kind(*listed, 2).compressed_keys, CompressedKeys::kSparse);
+  EXPECT_EQ(layer_kind(*listed, 3).compressed_keys, CompressedKeys::kDense);
+  EXPECT_EQ(prediction_kind(*listed).compressed_keys, CompressedKeys::kNone);
   EXPECT_EQ(layer_kind(*listed, 0).feed_forward, FeedForward::kExperts);
   EXPECT_EQ(listed->residual_streams, 4);
   EXPECT_EQ(listed->compressed->rope_head_dim, 64);
-  EXPECT_THAT(listed->warnings, ElementsAre(HasSubstr("loss of the indexer")));
+  EXPECT_THAT(warnings_of(*listed), Contains(HasSubstr("loss of the indexer")));
   const auto named = with(R"("partial_rotary_factor": 0.125,
       "layer_types": ["sliding_attention", "sliding_attention", "compressed_sparse_attention",
                       "heavily_compressed_attention", "compressed_sparse_attention"],
       "mlp_layer_types": ["hash_moe", "hash_moe", "hash_moe", "moe", "moe"])");
   ASSERT_TRUE(named) << to_text(named.error());
   EXPECT_EQ(*named, *listed);
+  const auto rates = with(R"("compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 64},
+      "layer_types": ["sliding_attention", "sliding_attention", "compressed_sparse_attention",
+                      "heavily_compressed_attention", "compressed_sparse_attention"])");
+  ASSERT_TRUE(rates) << to_text(rates.error());
+  EXPECT_EQ(rates->compressed->sparse_ratio, 2);
+  EXPECT_EQ(rates->compressed->dense_ratio, 64);
   EXPECT_THAT(to_text(with(R"("compress_ratios": [0, 0, 8, 128, 4, 0])").error()),
-              HasSubstr("compress_ratios/2: entries of 8 tokens; expected 0, 4 or 128"));
+              HasSubstr("compress_ratios/2: compressed keys of 8 tokens; expected 0, 4 or 128"));
   EXPECT_THAT(to_text(with(R"("compress_ratios": [0, 0])").error()), HasSubstr("2 numbers for 5 layers"));
   EXPECT_THAT(to_text(with(R"("layer_types": ["sliding_attention"])").error()), HasSubstr("1 entries for 5 layers"));
 }

@@ -1480,7 +1480,7 @@ Model compressed_model() {
                                          .rope_head_dim = 16,
                                          .output_groups = 4,
                                          .output_rank = 48,
-                                         .chosen_layers = {.every = 0, .listed = {1}},
+                                         .sparse_layers = {.every = 0, .listed = {1}},
                                          .window_layers = {.every = 0, .listed = {0}},
                                          .index_heads = 2,
                                          .index_head_dim = 40,
@@ -1490,30 +1490,30 @@ Model compressed_model() {
 
 TEST(CompressedAttention, ParametersAndProducts) {
   const Model model = compressed_model();
-  const std::array<Entries, 3> entries = {Entries::kNone, Entries::kChosen, Entries::kAll};
-  // Projections of the hidden states to entries and their weights, positions in an entry, and a norm.
+  const std::array<CompressedKeys, 3> read = {CompressedKeys::kNone, CompressedKeys::kSparse, CompressedKeys::kDense};
+  // Projections of the hidden states to keys and their weights, a bias for each position in a key, and a norm.
   const std::array<double, 3> made = {0, 2.0 * 512 * 128 + 4 * 128 + 64, 2.0 * 512 * 64 + 128 * 64 + 64};
-  // The indexer: queries, weights of heads, its own entries.
+  // The indexer: queries, weights of heads, its own keys.
   const double index = 96.0 * 80 + 512 * 2 + 2 * 512 * 80, index_rest = 4 * 80 + 40;
   for (const std::int64_t tp : {1, 4}) {
     const Shape shape(model, ParallelPlan{.tp = tp}, {1, 1, 256, Precision::kBf16});
     const auto ranks = static_cast<double>(tp);
     for (std::size_t layer = 0; layer < 3; ++layer) {
       const LayerKind kind = layer_kind(model, static_cast<std::int64_t>(layer));
-      EXPECT_EQ(kind.entries, entries[layer]);
-      const Block block =
-          layer_block(shape, {.mixer = kind.mixer, .feed_forward = FeedForward::kNone, .entries = kind.entries});
+      EXPECT_EQ(kind.compressed_keys, read[layer]);
+      const Block block = layer_block(
+          shape, {.mixer = kind.mixer, .feed_forward = FeedForward::kNone, .compressed_keys = kind.compressed_keys});
       const double down = 512.0 * (96 + 64), up = 96.0 * 512 + 4 * 48 * 128 + 4 * 48 * 512;
-      const bool chooses = kind.entries == Entries::kChosen;
+      const bool chooses = kind.compressed_keys == CompressedKeys::kSparse;
       EXPECT_DOUBLE_EQ(parameters_of(block).dense,
                        512 + 96 + 64 + down + made[layer] + (up + 8) / ranks + (chooses ? index + index_rest : 0))
           << layer;
-      // Slots: the window of 32; of 64 entries 24; of 2 entries both.
+      // Slots: the window of 32; of 64 sparse keys 24; both dense ones. Eight heads at least are rows of a product.
       const std::array<double, 3> slots = {32, 32 + 24, 32 + 2};
       const double products = down + up / ranks + (layer > 0 ? 2.0 * 512 * (layer == 1 ? 128 : 64) : 0);
-      // Scores of the mean half of the entries, and one weight of each head for them.
+      // Scores of the mean half of the keys, and one weight of each head for them.
       const double scores = 2 * 256 * 2 * (64 / 2) * (40.0 + 1);
-      EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * 256 * products + 4.0 * 256 * slots[layer] * 64 * 8 / ranks +
+      EXPECT_DOUBLE_EQ(flops_of(block).forward, 2 * 256 * products + 4.0 * 256 * slots[layer] * 64 * 8 +
                                                     (chooses ? 2 * 256 * index + scores : 0))
           << layer;
       EXPECT_EQ(flops_of(block).masked, 0);
@@ -1521,25 +1521,43 @@ TEST(CompressedAttention, ParametersAndProducts) {
   }
 }
 
-// No kernel of the indexer has a gradient; ranks that have other tokens gather keys and entries of all.
-TEST(CompressedAttention, RanksGatherKeysAndEntries) {
+// No kernel of the indexer has a gradient. Context-parallel ranks gather compressed keys of all, and receive a window.
+TEST(CompressedAttention, RanksExchangeKeys) {
   const Model model = compressed_model();
-  const LayerKind kind{
-      .mixer = Mixer::kCompressedAttention, .feed_forward = FeedForward::kNone, .entries = Entries::kChosen};
-  const Block block = layer_block(
-      Shape(model, ParallelPlan{.cp = 2, .cp_comm = ContextExchange::kAllToAll}, {1, 1, 256, Precision::kBf16}), kind);
-  EXPECT_TRUE(step(block, "attention.index").input_gradient.empty());
-  EXPECT_TRUE(step(block, "attention.index").weight_gradient.empty());
-  const BlockStep core = step(block, "attention.core");
-  EXPECT_THAT(names(core.forward), ElementsAre("attention.keys.all_gather", "attention.flash"));
-  EXPECT_THAT(names(core.input_gradient), ElementsAre("attention.flash.backward", "attention.keys.reduce_scatter"));
-  const auto& gathered = std::get<Communication>(core.forward.front().what);
+  const LayerKind kind{.mixer = Mixer::kCompressedAttention,
+                       .feed_forward = FeedForward::kNone,
+                       .compressed_keys = CompressedKeys::kSparse};
+  const ParallelPlan plan{.cp = 2, .cp_comm = ContextExchange::kAllToAll};
+  const Block block = layer_block(Shape(model, plan, {1, 1, 256, Precision::kBf16}), kind);
+  const BlockStep index = step(block, "attention.index"), heads = step(block, "attention.heads"),
+                  core = step(block, "attention.core");
+  EXPECT_TRUE(index.input_gradient.empty() && index.weight_gradient.empty());
+  EXPECT_DOUBLE_EQ(flops_of(block).alone, flops_of(Block{{index}}).forward);
+  EXPECT_THAT(names(index.forward), ::testing::Contains("attention.index.keys.context.all_gather"));
+  EXPECT_THAT(names(heads.forward), ElementsAre("attention.rotary.queries", "attention.rotary.keys",
+                                                "attention.window.send", "attention.keys.context.all_gather"));
+  EXPECT_THAT(names(heads.input_gradient),
+              ElementsAre("attention.keys.grad.context.reduce_scatter", "attention.window.grad.send",
+                          "attention.rotary.keys.backward", "attention.rotary.queries.backward"));
+  const auto& gathered = std::get<Communication>(heads.forward.back().what);
   EXPECT_EQ(gathered.axis, Axis::kContext);
-  EXPECT_EQ(gathered.size, 2.0 * (256 + 64) * 64 * B);
-  const auto& attention = std::get<Attention>(std::get<Operator>(core.forward.back().what).kind);
+  EXPECT_EQ(gathered.size, 2.0 * (256 / 4) * 64 * B);
+  EXPECT_THAT(names(core.forward), ElementsAre("attention.flash", "attention.rotary.output"));
+  EXPECT_THAT(names(core.input_gradient), ElementsAre("attention.rotary.output.backward", "attention.flash.backward"));
+  const auto& attention = std::get<Attention>(std::get<Operator>(core.forward.front().what).kind);
   EXPECT_EQ(attention.query_length, 128);
   EXPECT_EQ(attention.key_length, 32 + 24);
   EXPECT_EQ(attention.kv_heads, 1);
+}
+
+// Recomputation of the core frees its output and statistics, not the queries: nothing makes these again.
+TEST(CompressedAttention, RecomputedCoreKeepsItsQueries) {
+  const Model model = compressed_model();
+  const Shape shape(model, ParallelPlan(), {1, 1, 256, Precision::kBf16});
+  const Block block = layer_block(shape, {.mixer = Mixer::kCompressedAttention, .feed_forward = FeedForward::kNone});
+  const double freed = kept_bytes(block, Recompute::kNone).after_forward -
+                       kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kCoreAttention)).after_forward;
+  EXPECT_DOUBLE_EQ(freed, 256 * 8 * (2.0 * 64 + 4));
 }
 
 // Hyper-connections (arXiv 2512.24880) with n streams: a branch has a matrix of n (n + 2) weights a token, reads n

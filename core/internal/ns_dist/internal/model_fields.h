@@ -114,9 +114,9 @@ void model_fields(Io& io, Model& model) {
     inner.required("rope_head_dim", compressed.rope_head_dim, 1, kMostSize);
     inner.required("output_groups", compressed.output_groups, 1, kMostSize);
     inner.required("output_rank", compressed.output_rank, 1, kMostSize);
-    inner.optional("chosen_ratio", compressed.chosen_ratio, 2, kMostSize);
+    inner.optional("sparse_ratio", compressed.sparse_ratio, 2, kMostSize);
     inner.optional("dense_ratio", compressed.dense_ratio, 2, kMostSize);
-    inner.layers("chosen_layers", compressed.chosen_layers);
+    inner.layers("sparse_layers", compressed.sparse_layers);
     inner.layers("window_layers", compressed.window_layers);
     inner.required("index_heads", compressed.index_heads, 1, kMostSize);
     inner.required("index_head_dim", compressed.index_head_dim, 1, kMostSize);
