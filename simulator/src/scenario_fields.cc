@@ -297,6 +297,7 @@ std::string value_of(const Scenario& scenario, std::string_view field) {
     return even ? "even" : "uneven";
   }
   if (field == kKeyHeadsFact) {
+    if (scenario.model.compressed) return "divided";  // no exchange of heads
     const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
     const std::vector<AttentionHeads> all = all_heads(scenario.model);
     const bool divided = std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {
