@@ -412,7 +412,18 @@ layers with a window have the heads of the others|core/src/model.cc|s@if (window
 decays of channels are as many as heads|parallelism/src/blocks/delta_net.cc|s@net.decay_rank > 0 ? heads \* net.key_dim : heads@heads@|unit_parallelism
 collectives without a group are numbered by themselves|chakra_io/src/replay.cc|s@node.group == kAllRanks ? of_rank : of_group@of_group + 0 * of_rank@|unit_chakra_io
 steps on a generation that nobody measured were compared|simulator/src/step_interval.cc|s@!is_known_architecture(gpu.architecture)@gpu.architecture.empty()@|unit_simulator
-a saving has no lower end|simulator/src/improvements.cc|s@{-difference.high, -difference.low}@{-difference.longer, -difference.low}@|unit_simulator
+a saving has no lower end|simulator/src/improvements.cc|s@{-difference.high, min(@{-difference.longer, min(@|unit_simulator
+sparse keys do not overlap|parallelism/src/blocks/compressed_attention.cc|s@return is_sparse() ? 2 : 1@return is_sparse() ? 1 : 1@|unit_parallelism
+an indexer scores all keys of all queries|parallelism/src/blocks/compressed_attention.cc|s@std::max<std::int64_t>(1, all / 2)@std::max<std::int64_t>(1, all)@|unit_parallelism
+contexts gather their own compressed keys alone|parallelism/src/blocks/compressed_attention.cc|s@compressed \* shape.cp, size.width@compressed, size.width@|unit_parallelism
+a recomputed core frees its queries|parallelism/src/blocks/compressed_attention.cc|s@bytes_of(shape, shape.tokens, shape.heads \* size.width) + bytes_of@bytes_of@|unit_parallelism
+streams are not mixed|parallelism/src/blocks/common.cc|s@mixes ? n \* (n + 2) : n@mixes ? n * (n + 1) : n@|unit_parallelism
+a message has one stream|parallelism/src/planner.cc|s@(1 + predictions) \* shape_.streams@1 + predictions@|unit_parallelism
+layers that predict read compressed keys|core/src/model.cc|s@kind.compressed_keys = CompressedKeys::kNone;@@|unit_core
+a GPU is like any other one|compute_model/src/reference_gpu.cc|s@if (named \&\& !run@if (false \&\& named \&\& !run@|unit_compute_model
+three products stand for all|simulator/src/scenario.cc|s@products / kEnough@1.0 + 0 * kEnough@|unit_simulator
+rows faster than the peak are taken|compute_model/src/kernel_calibration.cc|s@kFastest \* compute@0 * kFastest * compute@|unit_compute_model
+nodes decide whatever is measured|network_model/src/learn/network_fit.cc|s@return \*middle < kClearlyLonger@return *middle < 1e9 * kClearlyLonger@|unit_network_model
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -1558,6 +1558,8 @@ TEST(CompressedAttention, RecomputedCoreKeepsItsQueries) {
   const double freed = kept_bytes(block, Recompute::kNone).after_forward -
                        kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kCoreAttention)).after_forward;
   EXPECT_DOUBLE_EQ(freed, 256 * 8 * (2.0 * 64 + 4));
+  // Queries of 8 heads, and the keys.
+  EXPECT_DOUBLE_EQ(step(block, "attention.heads").kept_for_input_gradient, 2.0 * 256 * (8 + 1) * 64);
 }
 
 // Hyper-connections (arXiv 2512.24880) with n streams: a branch has a matrix of n (n + 2) weights a token, reads n

@@ -45,6 +45,24 @@ TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
   EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);
 }
 
+// Twenty measured products take most of the load of all; fewer less, and other kernels and fp32 none.
+TEST(TrainingClock, CalibrationsCountByTheirProducts) {
+  Scenario scenario;
+  scenario.cluster.gpu = gpu("h100-sxm-80gb");
+  const auto load = [&](std::string_view family, DType dtype, std::size_t kernels) {
+    FamilyCalibration measured;
+    measured.family = family, measured.dtype = dtype;
+    measured.points.resize(kernels);
+    scenario.kernel_calibration = KernelCalibration{"h100-sxm-80gb", Mode::kSustained, {measured}};
+    return training_clock(scenario, 1).factor(kProduct);
+  };
+  EXPECT_NEAR(load("gemm", DType::kBf16, 40), 1.035, 0.001);
+  EXPECT_NEAR(load("gemm", DType::kBf16, 20), 1.035, 0.001);
+  EXPECT_NEAR(load("gemm", DType::kBf16, 10), std::sqrt(1.148 * 1.035), 0.001);
+  EXPECT_NEAR(load("normalization", DType::kBf16, 40), 1.148, 0.001);
+  EXPECT_NEAR(load("gemm", DType::kFp32, 40), 1.148, 0.001);
+}
+
 // What a planner asks of a GPU that nobody has yet: no board of the catalog takes longer for a step when its data sheet
 // promises more.
 TEST(TrainingClock, ABetterDataSheetMakesNoStepLonger) {
