@@ -278,7 +278,7 @@ experts have replicas only where other layers have|core/include/ns_dist/parallel
 hidden states are gathered before latents|parallelism/src/blocks/attention.cc|s@const std::int64_t own = shape.sharded_tokens@const std::int64_t own = shape.tokens@|unit_parallelism property_parallelism
 experts keep only the rows that they sent|parallelism/src/blocks/moe.cc|s@static_cast<double>(size.rows) \* static_cast<double>(in)@static_cast<double>(size.routed) * static_cast<double>(in)@|unit_parallelism property_parallelism
 a cast of an output is all that attention keeps|parallelism/src/blocks/attention.cc|s@!blocks::may_keep_originals(shape) \&\& shape.plan->lora_rank == 0@false@|unit_parallelism
-all layers share a cast of the hidden states|parallelism/src/blocks/attention.cc|s@= !first \&\& !blocks::keeps_casts(shape, original)@= !first@|unit_parallelism property_parallelism
+all layers share a cast of the hidden states|parallelism/src/blocks/common.cc|s@!keeps_cast;@(keeps_cast ? true : true);@|unit_parallelism property_parallelism
 forward passes alone keep transposes|parallelism/src/shape.h|s@shape.plan->passes == Passes::kForward;@false;@|unit_parallelism
 gathered keys take no memory|parallelism/src/blocks/attention.cc|s@(2 + parts + wider) \* (all / units::B)@0 * (all / units::B)@|unit_parallelism
 a ring holds one part|parallelism/src/blocks/attention.cc|s@static_cast<double>(parts) \* (travelling / units::B) + held@(travelling / units::B) + held@|unit_parallelism

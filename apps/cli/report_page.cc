@@ -183,15 +183,7 @@ std::string asked_section(const Report& report) {
   std::string text;
   for (const auto& [heading, all] : {std::pair("What 1 % better changes, with this plan", &report.sensitivity),
                                      std::pair("What if?", &report.what_if)}) {
-    std::string rows;
-    for (const Sensitivity& each : *all) {
-      rows += fmt::format("<tr><td>{}{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-                          html(part_text(each)), each.fits ? "" : " (does not fit)", duration_text(each.step),
-                          change_text(each));
-    }
-    if (rows.empty()) continue;
-    text +=
-        section(heading, table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", rows));
+    if (!all->empty()) text += section(heading, sensitivity_table(*all));
   }
   return text;
 }
@@ -304,6 +296,16 @@ std::string repeat_section(const std::string& command, bool trains) {
 }
 
 }  // namespace
+
+std::string sensitivity_table(const std::vector<Sensitivity>& all) {
+  std::string rows;
+  for (const Sensitivity& each : all) {
+    rows += fmt::format("<tr><td>{}{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+                        html(part_text(each)), each.fits ? "" : " (does not fit)", duration_text(each.step),
+                        change_text(each));
+  }
+  return table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", rows);
+}
 
 Result<std::string> report_page(const Report& report, const Session& session, std::span<const RunCheck> evidence,
                                 const std::string& training, const std::string& command) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ns_dist/outline.h"
 #include "ns_dist/report.h"
@@ -20,6 +21,9 @@ Result<std::string> report_page(const Report& report, const Session& session, st
 // A page like it: `question` stands below the title, `json` is what --from reads.
 std::string page_of(const std::string& title, const std::string& question, const std::string& body,
                     const std::string& json);
+
+// A table of what changes of the machine, one by one, do to a step.
+std::string sensitivity_table(const std::vector<Sensitivity>& all);
 
 // The report, as to_json writes it, in a page; the text itself where it is no page.
 std::string report_in_page(std::string text);

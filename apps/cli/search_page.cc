@@ -158,14 +158,8 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
   const SearchResult& result = found.result;
   std::string text = fmt::format("<p>{}</p>\n", html(search_counts(result)));
   text += answers_section(found, goals) + scatter(found);
-  std::string lines;
-  for (const Sensitivity& each : found.sensitivity) {
-    lines += fmt::format("<tr><td>{}</td>", html(part_text(each))) +
-             cells({duration_text(each.step), change_text(each)}) + "</tr>\n";
-  }
-  if (!lines.empty()) {
-    text += "<p>What 1 % better changes, with the fastest plan:</p>\n" +
-            table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", lines);
+  if (!found.sensitivity.empty()) {
+    text += "<p>What 1 % better changes, with the fastest plan:</p>\n" + sensitivity_table(found.sensitivity);
   }
   std::string reasons;
   for (const auto& [reason, count] : result.infeasible) {

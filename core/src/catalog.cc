@@ -320,8 +320,7 @@ Result<Gpu> Catalog::gpu(std::string_view reference) const {
                    paths[paths.size() - 2] + "#/like", "a GPU of ns-dist list gpus, or a file with its keys"});
     }
   }
-  std::string like;
-  if (!chain.empty() && root.is_object() && root.contains("id") && root["id"].is_string()) like = root["id"];
+  std::string like = chain.empty() ? "" : id_of(root);
   for (; !chain.empty(); chain.pop_back()) root = gpu_like(std::move(root), std::move(chain.back()));
   NS_TRY(Gpu gpu, gpu_of(root, source.path));
   gpu.like = std::move(like);

@@ -139,14 +139,13 @@ bool tells_layers(JsonReader& reader) {
 
 // Notes the first key of another model; whether there is one.
 bool note_foreign(JsonReader& reader, std::string_view type) {
-  const auto reads_mixers = [type](const Family& each) {
-    return (each.hybrid || each.delta || each.convolution) && each.model_type == type;
-  };
-  const bool compressed = type == "deepseek_v4";
-  const bool told = tells_layers(reader) || std::any_of(families().begin(), families().end(), reads_mixers);
+  const auto known =
+      std::find_if(families().begin(), families().end(), [&](const Family& each) { return each.model_type == type; });
+  const Family own = known == families().end() ? Family() : *known;
+  const bool told = tells_layers(reader) || own.hybrid || own.delta || own.convolution;
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
-    if (compressed && (foreign.key == "compress_ratios" || foreign.key == "hc_mult")) continue;
+    if (own.compressed && (foreign.key == "compress_ratios" || foreign.key == "hc_mult")) continue;
     reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                 "a stack of layers of attention and MLP");
     return true;

@@ -35,6 +35,7 @@ struct Family {
   bool attention_gate = false;  // attention's outputs have a gate
   bool gate_of_head = false;    // one for each head
   bool convolution = false;     // short convolutions in most layers
+  bool compressed = false;      // compressed attention and hyper-connections
   bool hybrid = false;          // Mamba-2 in most layers, and a feed-forward behind it as behind attention
   // Of one file.
   bool windowed = true;  // a window in the file is used, unless the file says otherwise

@@ -487,7 +487,7 @@ void read_attention_layers(JsonReader& reader, const Family& family, Model& mode
         reader.integer("no_rope_layer_interval", 1, kMostSize, Presence::kOptional, family.full_every);
     model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
   }
-  const bool has_types = present(reader, "layer_types") && family.model_type != "deepseek_v4";
+  const bool has_types = present(reader, "layer_types") && !family.compressed;
   const LayerSet full =
       has_types ? read_layer_types(reader, model, {"sliding_attention", "chunked_attention"}) : LayerSet{};
   if (has_types && !present(reader, "index_topk") && !present(reader, "sparse_attention_config")) {
@@ -857,14 +857,14 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
       window[i] = types[i] == "sliding_attention";
       chosen[i] = types[i] == "compressed_sparse_attention";
       if (window[i] || chosen[i] || types[i] == "heavily_compressed_attention") continue;
-      reader.note(fmt::format("layer_types/{}", i), fmt::format("layers of \"{}\" cannot be forecast", types[i]),
+      reader.note(fmt::format("layer_types/{}", i),
+                  fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
                   "\"sliding_attention\", \"compressed_sparse_attention\" or \"heavily_compressed_attention\"");
     }
   }
   compressed.sparse_layers = LayerSet::of(chosen), compressed.window_layers = LayerSet::of(window);
   model.compressed = std::move(compressed);
   model.residual_streams = reader.integer("hc_mult", 1, 64, Presence::kOptional, 4);
-  model.attention_sinks = true;
   if (model.moe) model.moe->layers = {.every = 1, .listed = {}};
   model.full_attention_layers = {};
 }
@@ -1092,7 +1092,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "dots1", .read = read_moe, .qk_norm = kHead},
     {.model_type = "deepseek_v2", .read = read_moe},
     {.model_type = "deepseek_v3", .read = read_moe},
-    {.model_type = "deepseek_v4", .read = read_deepseek_v4, .sinks = true},
+    {.model_type = "deepseek_v4", .read = read_deepseek_v4, .sinks = true, .compressed = true},
     {.model_type = "kimi_k2", .read = read_moe},
     {.model_type = "kimi_linear", .read = read_moe, .delta = true},
     {.model_type = "nemotron", .read = read_decoder, .gated = false, .norm = kLayerNorm, .rotary = 0.5},

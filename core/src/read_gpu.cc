@@ -75,9 +75,13 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
   }
 }
 
+std::string id_of(const nlohmann::ordered_json& root) {
+  if (!root.is_object() || !root.contains("id") || !root["id"].is_string()) return "";
+  return root["id"];
+}
+
 nlohmann::ordered_json gpu_like(nlohmann::ordered_json base, nlohmann::ordered_json own) {
-  const auto id = base.find("id");
-  const std::string like = id != base.end() && id->is_string() ? id->get<std::string>() : "";
+  const std::string like = id_of(base);
   for (const char* key : {"id", "name", "aliases", "sources"}) base.erase(key);  // each GPU has its own
   own.erase("like");
   std::vector<std::string> all, changed;

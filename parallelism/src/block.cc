@@ -30,9 +30,9 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   Shape own = shape;
   own.set_kind(kind);
   Block layer;
+  layer.input = blocks::hidden_bytes(own, own.sharded_tokens, own.hidden * own.streams);
   // Steps that belong to another module than their block have their own.
   const auto append = [&](Block block, LayerModule module) {
-    layer.input = block.input * static_cast<double>(shape.streams);
     layer.cached += block.cached;
     if (own.streams > 1) {
       const std::string& first = block.steps.front().name;  // "attention.norm"

@@ -523,7 +523,7 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
       return add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, across,
                              over_nodes, to);
     };
-    for (std::size_t i = 0; across && i < measurements.size(); ++i) NS_TRY_VOID(add(i, nullptr));
+    for (std::size_t i = 0; across && options.base && i < measurements.size(); ++i) NS_TRY_VOID(add(i, nullptr));
     for (std::size_t i = 0; i < measurements.size(); ++i) {
       NS_TRY(const bool tells, add(i, &groups));
       if (!tells) result.left_out.push_back(i);

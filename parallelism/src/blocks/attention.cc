@@ -55,21 +55,14 @@ void grouped_query_projections(const Shape& shape, Block& block) {
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
 // up-projections are split by head. Under sequence parallelism the latents of all tokens come together before these,
 // and the part of the keys that all heads share comes together by itself (Megatron-Core, multi_latent_attention.py).
-// What reads the hidden states shares what kv_down keeps, but for a cast: each layer keeps its own.
 void latent_projections(const Shape& shape, Block& block) {
   const LatentAttention& mla = *shape.model->mla;
   const std::int64_t own = shape.sharded_tokens, query = shape.heads * shape.query_dim;
   const auto add = [&](const blocks::Linear& layer) {
     block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections, layer));
   };
-  const bool original = blocks::recomputes(shape, RecomputeModule::kNorm);
-  const auto of_hidden = [&](blocks::Linear layer) {
-    layer.keeps_original = original;
-    layer.readers = 1;
-    const bool first = block.steps.size() == 1;  // behind the norm
-    layer.shares_input = !first && !blocks::keeps_casts(shape, original);
-    add(layer);
-  };
+  blocks::SideBySide readers(shape, ActivationKind::kAttentionProjections);
+  const auto of_hidden = [&](const blocks::Linear& layer) { block.steps.push_back(readers.linear(layer)); };
   constexpr ModuleSet kUp = set_of(RecomputeModule::kLatentUpProjection);
   const auto up = [&](std::string_view name, std::int64_t in, std::int64_t out, std::string_view region) {
     add({.name = name,
@@ -564,7 +557,6 @@ BlockStep core(const Shape& shape) {
 
 Block attention_block(const Shape& shape) {
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   if (!shape.model->bidirectional) {  // no later token reads those of an encoder
     block.cached = blocks::bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
   }

@@ -245,6 +245,16 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   return step;
 }
 
+BlockStep SideBySide::linear(Linear layer) {
+  const bool original = recomputes(shape_, RecomputeModule::kNorm);
+  const bool keeps_cast = !layer.unquantized && keeps_casts(shape_, original);
+  layer.keeps_original = original && !layer.unquantized;
+  layer.readers = 1;
+  layer.shares_input = kept_ && !keeps_cast;
+  kept_ = kept_ || !keeps_cast;
+  return blocks::linear(shape_, input_, layer);
+}
+
 void add_matrices(const Shape& shape, BlockStep& step, const WeightMatrix& matrix, std::int64_t count) {
   if (shape.plan->optimizer != OptimizerKind::kMuon) return;
   add({{matrix, count}}, 1, step.matrices);

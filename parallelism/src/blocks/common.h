@@ -58,6 +58,19 @@ struct Linear {
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);
 
+// Layers that read the same output of a norm. What one of them keeps as it comes is kept for all; a cast each keeps
+// itself.
+class SideBySide {
+ public:
+  SideBySide(const Shape& shape, ActivationKind input) : shape_(shape), input_(input) {}
+  BlockStep linear(Linear layer);
+
+ private:
+  const Shape& shape_;
+  ActivationKind input_;
+  bool kept_ = false;  // as it comes
+};
+
 // Whether the layers' products run in another format than activations are stored in.
 inline bool is_quantized(const Shape& shape) { return quantizes(shape.precision); }
 // Whether a cast to that format reads a tensor twice: its factor follows its own largest value (TransformerEngine's

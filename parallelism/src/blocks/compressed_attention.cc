@@ -51,45 +51,21 @@ struct CompressedSizes {
   }
 };
 
-// Projections of the hidden states, side by side: what the first keeps the others read, too. All of them read what the
-// norm before them makes again.
-class HiddenProjections {
- public:
-  HiddenProjections(const Shape& shape, Block& block) : shape_(shape), block_(block) {}
-  // `unquantized`: in the storage format under every precision.
-  void add(const char* name, std::int64_t out, bool unquantized = false) {
-    const bool original = blocks::recomputes(shape_, RecomputeModule::kNorm);
-    const bool keeps_cast = !unquantized && blocks::keeps_casts(shape_, original);
-    BlockStep step = blocks::linear(shape_, ActivationKind::kAttentionProjections,
-                                    {.name = name,
-                                     .rows = shape_.sharded_tokens,
-                                     .in = shape_.hidden,
-                                     .out = out,
-                                     .unquantized = unquantized,
-                                     .keeps_original = original && !unquantized,
-                                     .readers = 1,
-                                     .shares_input = !keeps_cast && kept_});
-    kept_ = kept_ || !keeps_cast;
-    step.drops_for_weight_gradient = block_.steps.front().again;
-    block_.steps.push_back(std::move(step));
-  }
-
- private:
-  const Shape& shape_;
-  Block& block_;
-  bool kept_ = false;  // the hidden states as they come
-};
+// Means of projections of `columns` channels and as many of their weights.
+Elementwise compression(std::int64_t rows, std::int64_t columns, const CompressedSizes& size) {
+  return {"compress", rows * columns, 2, 1 / static_cast<double>(size.ratio * size.overlap()), 8};
+}
 
 // Each is a mean of its tokens' projections, weighted channel by channel by a softmax over these tokens. What both
 // projections make is kept.
 BlockStep compress(const Shape& shape, const CompressedSizes& size) {
   const std::int64_t own = shape.sharded_tokens, columns = size.overlap() * size.width;
-  const double written = 1 / static_cast<double>(size.ratio * size.overlap());
+  const Elementwise means = compression(own, columns, size);
   BlockStep step;
   step.name = "attention.compress";
-  step.forward.push_back(kernel(shape, step.name, Elementwise{"compress", own * columns, 2, written, 8}));
+  step.forward.push_back(kernel(shape, step.name, means));
   step.input_gradient.push_back(kernel(shape, "attention.compress.backward",
-                                       Elementwise{"compress_backward", own * columns, 2 + written, 2, 16}));
+                                       Elementwise{"compress_backward", own * columns, 2 + means.outputs, 2, 16}));
   step.parameters.dense = static_cast<double>(size.ratio) * static_cast<double>(columns);  // a bias for each position
   step.kept_as = ActivationKind::kAttentionProjections;
   step.kept_for_input_gradient = bytes_of(shape, own, 2 * columns);
@@ -110,7 +86,7 @@ void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view 
 // queries with the keys before them (in the mean half of all), ReLU and the weighted sum over heads are one kernel.
 BlockStep index(const Shape& shape, const CompressedSizes& size) {
   const std::int64_t own = shape.sharded_tokens, all = size.compressed(shape.sequence);
-  const std::int64_t heads = size.of.index_heads, width = size.of.index_head_dim, columns = 2 * width;
+  const std::int64_t heads = size.of.index_heads, width = size.of.index_head_dim, columns = size.overlap() * width;
   BlockStep step;
   step.name = "attention.index";
   const auto product = [&](const char* name, std::int64_t out, std::int64_t in) {
@@ -120,8 +96,7 @@ BlockStep index(const Shape& shape, const CompressedSizes& size) {
   product("attention.index.queries", heads * width, size.of.q_rank);
   product("attention.index.weights", heads, shape.hidden);
   product("attention.index.compressor", 2 * columns, shape.hidden);
-  step.forward.push_back(kernel(shape, "attention.index.compress",
-                                Elementwise{"compress", own * columns, 2, 1 / static_cast<double>(2 * size.ratio), 8}));
+  step.forward.push_back(kernel(shape, "attention.index.compress", compression(own, columns, size)));
   step.parameters.dense += static_cast<double>(size.ratio * columns + width);
   gather_rows(shape, step.forward, "attention.index.keys", size.compressed(shape.tokens), width);
   Attention scores;  // a value of one channel: the sum over heads
@@ -241,16 +216,20 @@ Block compressed_attention_block(const Shape& shape) {
   const CompressedSizes size(shape);
   const std::int64_t own = shape.sharded_tokens;
   Block block;
-  block.input = blocks::hidden_bytes(shape, own, shape.hidden);
   block.cached = bytes_of(shape, shape.tokens + size.compressed(shape.tokens), size.width);
   if (size.is_sparse()) block.cached += bytes_of(shape, size.compressed(shape.tokens), size.of.index_head_dim);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   blocks::add_gradients(shape, block.steps.front(), "attention", size.ratio > 0 ? 3 : 2);
-  HiddenProjections projections(shape, block);
-  projections.add("attention.q_down", size.of.q_rank);
-  projections.add("attention.kv", size.width);
+  blocks::SideBySide readers(shape, ActivationKind::kAttentionProjections);
+  const auto project = [&](const char* name, std::int64_t out, bool unquantized = false) {
+    block.steps.push_back(
+        readers.linear({.name = name, .rows = own, .in = shape.hidden, .out = out, .unquantized = unquantized}));
+    block.steps.back().drops_for_weight_gradient = block.steps.front().again;
+  };
+  project("attention.q_down", size.of.q_rank);
+  project("attention.kv", size.width);
   // Of keys and of their weights; Megatron-Core runs it in the storage format.
-  if (size.ratio > 0) projections.add("attention.compressor", 2 * size.overlap() * size.width, true);
+  if (size.ratio > 0) project("attention.compressor", 2 * size.overlap() * size.width, true);
   block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, size.of.q_rank));
   block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, size.width));
   if (size.ratio > 0) {

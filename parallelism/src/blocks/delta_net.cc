@@ -106,7 +106,6 @@ Block delta_net_block(const Shape& shape) {
   const std::int64_t tokens = shape.tokens;
   const bool bias = shape.model->bias;
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "delta"));
   BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
                                 {.name = "delta.in_proj",

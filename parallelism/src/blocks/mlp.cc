@@ -35,7 +35,6 @@ Block mlp_block(const Shape& shape) {
   const bool shares = beside && shape.model->branches == Branches::kParallel;
   constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(6);
   if (!shares) block.steps.push_back(blocks::branch_start(shape, "mlp"));
   BlockStep fc1 = blocks::linear(shape, ActivationKind::kMlp,

@@ -504,7 +504,6 @@ Block moe_block(const Shape& shape) {
   }
   const Beside exchanges = beside ? Beside::kSteps : Beside::kNothing;
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.reserve(15);
   const auto in_layer = [&block](BlockStep step, ModuleSet module = kMoe) -> BlockStep& {
     step.again |= module;

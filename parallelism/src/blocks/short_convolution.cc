@@ -15,7 +15,6 @@ Block short_convolution_block(const Shape& shape) {
   const std::int64_t tokens = shape.tokens, channels = shape.hidden / shape.tp, elements = tokens * channels;
   const auto taps = static_cast<double>(shape.model->short_convolution);
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "convolution"));
   BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
                                 {.name = "convolution.in_proj",

@@ -37,7 +37,6 @@ Block state_space_block(const Shape& shape) {
   const std::int64_t tokens = shape.tokens, convolved = size.inner + size.maps;
   const bool bias = shape.model->bias;
   Block block;
-  block.input = blocks::hidden_bytes(shape, shape.sharded_tokens, shape.hidden);
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
   // Gate, channels, maps, and a time step for each head.
   BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,

@@ -365,13 +365,14 @@ class Search {
   void look_at(std::uint32_t group, Scenario& scenario, std::uint32_t& last, double limit, Found& found) const {
     groups_.apply(scenario, last, group);
     const ParallelPlan& plan = scenario.plan;
-    const auto is_slow = [&](const PassesOfStages& passes, std::int64_t microbatches) {
-      const PassBounds least = on_its_stages(scenario, passes.places.front().all);
+    const std::int64_t microbatches = microbatches_of(plan, scenario.training);
+    const auto is_slow = [&](const PassesOfStages& passes, const PassBounds& least) {
       return least.any > limit || (least.apart > limit && !pairs_passes(plan)) ||
              to_step(scenario, pipeline_bound(passes, scenario, microbatches)) > limit;
     };
     const KnownPasses without = passes_without_recomputation(group, scenario);
     const bool several = has_several_places(scenario.cluster, distances_[group]);
+    PassBounds least;         // of `one`
     KnownPasses one, placed;  // made when the first plan fits, and when one may still win: most groups fit nowhere
     std::optional<std::vector<ExchangeTime>> exchanges;
     Texts texts;
@@ -382,8 +383,7 @@ class Search {
       space_.apply(scenario, space_.groups, space_.groups + branch.texts.size(),
                    [&](std::size_t level) -> const std::string& { return branch.texts[level - space_.groups]; });
       const std::uint32_t first = std::exchange(leaf, leaf + branch.plans);
-      const std::int64_t microbatches = microbatches_of(plan, scenario.training);
-      if (is_slow(*without, microbatches)) continue;
+      if (is_slow(*without, bounds_[group])) continue;
       found.seen += leaf - first;
       if (const auto runs = space_.check(scenario); !runs) {
         found.refused.refuse(runs.error(), scenario, group, first, leaf - first);
@@ -398,8 +398,11 @@ class Search {
         found.refused.refuse(memory->needed(), scenario.cluster.gpu.memory, group, first, leaf - first);
         continue;
       }
-      if (!one) one = passes_anywhere(group, scenario);
-      if (is_slow(*one, microbatches)) {
+      if (!one) {
+        one = passes_anywhere(group, scenario);
+        least = on_its_stages(scenario, one->places.front().all);
+      }
+      if (is_slow(*one, least)) {
         found.bounded += leaf - first;
         continue;
       }
