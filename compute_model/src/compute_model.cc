@@ -89,12 +89,17 @@ class KernelModel final : public BatchCost {
 
   Result<Forecast> forecast(const Operator& op, Steps& steps) const {
     Question question;
-    if (auto bad = ask(op, question)) return fail(*std::move(bad));
+    if (auto bad = ask_now(op, question)) return fail(*std::move(bad));
+    return answer(op, question, steps);
+  }
+
+  std::optional<Error> ask_now(const Operator& op, Question& question) const {
+    if (auto bad = ask(op, question)) return bad;
     if (question.is_asked) {
       PendingCorrection* const pending = &question.query.pending;
       evaluate(std::span(&pending, 1));
     }
-    return answer(op, question, steps);
+    return std::nullopt;
   }
 
   std::optional<Error> ask(const Operator& op, Question& question) const {
@@ -118,17 +123,7 @@ class KernelModel final : public BatchCost {
                 "each input read once, each output written once");
       steps.add("floor_s", roofline.floor(), "both pipes at their nominal peaks");
     }
-    std::optional<Estimate> learned;
-    if (question.is_asked) learned = learned_->answer(op, question.measured, question.query, roofline, steps);
-    Estimate estimate = learned ? *learned : analytic_.estimate(op, question.work, roofline, steps);
-    if (learned) limit_by_unmasked(op, question, estimate, steps);
-    if (const double odd = analytic_.odd_rows_seconds(op); odd > estimate.seconds) {
-      constexpr double kSpread = 1.6;
-      estimate.seconds = odd, estimate.low = odd / kSpread, estimate.high = odd * kSpread;
-      estimate.bound = Bound::kCompute, estimate.extrapolated = true, estimate.watts = 0;
-      estimate.method = "one element at a time: rows of an odd number of elements";
-      if (steps.on()) steps.add("odd_rows_s", odd, estimate.method);
-    }
+    Estimate estimate = uncalibrated(op, question, steps);
     if (calibration_) calibrate(estimate, op, roofline, steps);
     if (steps.on()) steps.add("method", estimate.method);
 
@@ -154,6 +149,22 @@ class KernelModel final : public BatchCost {
     return forecast;
   }
 
+  // The forecast for any GPU of this name.
+  Estimate uncalibrated(const Operator& op, const Question& question, Steps& steps) const {
+    std::optional<Estimate> learned;
+    if (question.is_asked) learned = learned_->answer(op, question.measured, question.query, question.roofline, steps);
+    Estimate estimate = learned ? *learned : analytic_.estimate(op, question.work, question.roofline, steps);
+    if (learned) limit_by_unmasked(op, question, estimate, steps);
+    if (const double odd = analytic_.odd_rows_seconds(op); odd > estimate.seconds) {
+      constexpr double kSpread = 1.6;
+      estimate.seconds = odd, estimate.low = odd / kSpread, estimate.high = odd * kSpread;
+      estimate.bound = Bound::kCompute, estimate.extrapolated = true, estimate.watts = 0;
+      estimate.method = "one element at a time: rows of an odd number of elements";
+      if (steps.on()) steps.add("odd_rows_s", odd, estimate.method);
+    }
+    return estimate;
+  }
+
   // Causal attention was measured in kernels with paged keys and values, as inference serves them; that without a mask
   // in plain ones (vLLM's for images), as training has both: on L40S a causal kernel of 512 tokens took 1.6 times as
   // long. With the same kernel a mask takes no time.
@@ -166,9 +177,9 @@ class KernelModel final : public BatchCost {
     Operator whole = op;
     std::get<Attention>(whole.kind).causal = false;
     Steps none(nullptr);
-    const auto unmasked = forecast(whole, none);
-    if (!unmasked) return;
-    const double most = unmasked->latency / s;
+    Question unmasked;
+    if (ask_now(whole, unmasked)) return;
+    const double most = std::max(uncalibrated(whole, unmasked, none).seconds, unmasked.roofline.floor());
     if (!(most < estimate.seconds)) return;
     if (steps.on())
       steps.add("unmasked_s", most, "the same without a mask, which training's kernels are no slower with");

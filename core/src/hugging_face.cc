@@ -186,7 +186,7 @@ void warn_of_left_out(JsonReader& reader, Model& model) {
       {"attn_res_block_size", "residuals are those of the layer before"},
   };
   for (const auto& [key, instead] : kUnused) {
-    if (!present(reader, key) || (key == "index_topk" && model.compressed)) continue;
+    if (!present(reader, key) || (key == "index_topk" && model.indexer)) continue;
     std::string warning = fmt::format("\"{}\" is left out: {}", key, instead);
     if (std::find(model.warnings.begin(), model.warnings.end(), warning) == model.warnings.end()) {
       model.warnings.push_back(std::move(warning));

@@ -57,6 +57,14 @@ constexpr Default kDefaults[] = {
     {"gpt_oss", "num_experts_per_tok", 4},
     {"deepseek_v3", "n_group", 8},
     {"deepseek_v3", "topk_group", 4},
+    {"deepseek_v32", "n_group", 8},
+    {"deepseek_v32", "topk_group", 4},
+    {"deepseek_v32", "index_n_heads", 64},
+    {"deepseek_v32", "index_head_dim", 128},
+    {"deepseek_v32", "index_topk", 2048},
+    {"glm_moe_dsa", "index_n_heads", 32},
+    {"glm_moe_dsa", "index_head_dim", 128},
+    {"glm_moe_dsa", "index_topk", 2048},
 };
 
 const Default* default_of(const Family& family, std::string_view key) {
@@ -553,6 +561,52 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
   return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
 }
 
+// The layers that read the keys of the layer before them (GlmMoeDsaConfig): by names, by a letter for each layer, or
+// all but every index_topk_freq-th of those from index_skip_topk_offset - 1 on.
+LayerSet read_shared_choices(JsonReader& reader, const Model& model) {
+  std::vector<bool> shared = none_of_layers(model);
+  const auto fill = [&](std::string_view key, std::size_t count, const auto& shares) {
+    if (count < shared.size()) {
+      reader.note(std::string(key), fmt::format("{} entries for {} layers", count, shared.size()),
+                  "one entry for each layer");
+      return;
+    }
+    for (std::size_t i = 0; i < shared.size(); ++i) shared[i] = shares(i);
+  };
+  constexpr std::string_view kTypes = "indexer_types", kPattern = "index_topk_pattern", kEvery = "index_topk_freq";
+  const auto named = [&](std::string_view key) {
+    const std::vector<std::string> types = reader.texts(key);
+    fill(key, types.size(), [&](std::size_t i) { return types[i] == "shared" || types[i] == "S"; });
+  };
+  if (present(reader, kTypes)) {
+    named(kTypes);
+  } else if (present(reader, kPattern) && reader.json(kPattern, Presence::kOptional).starts_with('[')) {
+    named(kPattern);
+  } else if (present(reader, kPattern)) {
+    const std::string letters = reader.text(kPattern);
+    fill(kPattern, letters.size(), [&](std::size_t i) { return letters[i] == 'S'; });
+  } else if (present(reader, kEvery)) {
+    const std::int64_t every = reader.integer(kEvery, 1, kMostSize);
+    const std::int64_t offset = reader.integer("index_skip_topk_offset", 0, kMostSize, Presence::kOptional, 2);
+    for (std::size_t i = 0; i < shared.size(); ++i) {
+      shared[i] = std::max<std::int64_t>(static_cast<std::int64_t>(i) - offset + 1, 0) % every != 0;
+    }
+  }
+  return LayerSet::of(shared);
+}
+
+// The indexer of latent attention (DeepseekV32Config, GlmMoeDsaConfig).
+void read_indexer(JsonReader& reader, const Family& family, Model& model) {
+  const bool told = present(reader, "index_topk") || default_of(family, "index_topk") != nullptr;
+  if (!told || !model.mla || model.mla->q_rank == 0) return;
+  Indexer indexer;
+  indexer.heads = size(reader, family, {"index_n_heads"});
+  indexer.head_dim = size(reader, family, {"index_head_dim"});
+  indexer.top_k = size(reader, family, {"index_topk"});
+  indexer.shared_layers = read_shared_choices(reader, model);
+  model.indexer = std::move(indexer);
+}
+
 void read_latent_attention(JsonReader& reader, const Family& family, Model& model) {
   LatentAttention mla;
   mla.q_rank = reader.integer("q_lora_rank", 0, kMostSize, Presence::kOptional, 0);
@@ -563,6 +617,7 @@ void read_latent_attention(JsonReader& reader, const Family& family, Model& mode
   model.mla = mla;
   model.qkv_bias = false;
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
+  read_indexer(reader, family, model);
 }
 
 // Kimi Delta Attention in all layers but those that are listed, counted from 1 (KimiLinearConfig), or named. Attention
@@ -819,9 +874,11 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
       read("qk_rope_head_dim", std::max<std::int64_t>(1, std::llround(rotated * static_cast<double>(model.head_dim))));
   compressed.output_groups = read("o_groups", 8);
   compressed.output_rank = read("o_lora_rank", 1024);
-  compressed.index_heads = read("index_n_heads", 64);
-  compressed.index_head_dim = read("index_head_dim", 128);
-  compressed.index_top_k = read("index_topk", 512);
+  Indexer indexer;
+  indexer.heads = read("index_n_heads", 64);
+  indexer.head_dim = read("index_head_dim", 128);
+  indexer.top_k = read("index_topk", 512);
+  model.indexer = std::move(indexer);
   std::vector<bool> chosen = none_of_layers(model), window = chosen;
   if (present(reader, "compress_ratios")) {
     const std::vector<std::int64_t> ratios = reader.integers("compress_ratios", 0, kMostSize);
@@ -1092,6 +1149,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "dots1", .read = read_moe, .qk_norm = kHead},
     {.model_type = "deepseek_v2", .read = read_moe},
     {.model_type = "deepseek_v3", .read = read_moe},
+    {.model_type = "deepseek_v32", .read = read_moe},
+    {.model_type = "glm_moe_dsa", .read = read_moe},
     {.model_type = "deepseek_v4", .read = read_deepseek_v4, .sinks = true, .compressed = true},
     {.model_type = "kimi_k2", .read = read_moe},
     {.model_type = "kimi_linear", .read = read_moe, .delta = true},

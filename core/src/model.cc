@@ -30,7 +30,7 @@ std::vector<std::string> warnings_of(const Model& model) {
     all.push_back(fmt::format(
         "sequences have {} tokens, the longest that the file allows: training/sequence sets others", model.sequence));
   }
-  if (model.compressed) all.emplace_back("the loss of the indexer is left out: its weights have no gradients here");
+  if (model.indexer) all.emplace_back("the loss of the indexer is left out: its weights have no gradients here");
   return all;
 }
 
@@ -43,14 +43,12 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
   model.layers = layers;
   model.name += fmt::format(", {} layer{}", layers, layers == 1 ? "" : "s");
   model.layer_pattern = model.layer_pattern.substr(0, static_cast<std::size_t>(layers));
-  for (LayerSet* set : {&model.full_attention_layers, &model.no_rotary_layers}) {
-    std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
-  }
+  std::vector<LayerSet*> sets{&model.full_attention_layers, &model.no_rotary_layers};
   if (model.compressed) {
-    for (LayerSet* set : {&model.compressed->sparse_layers, &model.compressed->window_layers}) {
-      std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
-    }
+    sets.insert(sets.end(), {&model.compressed->sparse_layers, &model.compressed->window_layers});
   }
+  if (model.indexer) sets.push_back(&model.indexer->shared_layers);
+  for (LayerSet* set : sets) std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
   if (model.moe) {
     std::erase_if(model.moe->layers.listed, [&](std::int64_t layer) { return layer >= layers; });
     bool any = false;
@@ -98,6 +96,9 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
                         : letter == 'E' ? FeedForward::kExperts
                                         : FeedForward::kNone;
   }
+  if (model.indexer && !model.indexer->shared_layers.contains(layer)) {
+    kind.chooses_keys = kind.mixer == Mixer::kAttention || kind.compressed_keys == CompressedKeys::kSparse;
+  }
   if (kind.mixer != Mixer::kAttention) return kind;
   kind.windowed = model.sliding_window > 0 && !model.full_attention_layers.contains(layer);
   kind.rotary = !model.no_rotary_layers.contains(layer);
@@ -106,7 +107,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
 
 LayerKind prediction_kind(const Model& model) {
   LayerKind kind = layer_kind(model, model.layers - 1);
-  kind.compressed_keys = CompressedKeys::kNone;
+  if (model.compressed) kind.compressed_keys = CompressedKeys::kNone, kind.chooses_keys = false;
   return kind;
 }
 
@@ -261,8 +262,25 @@ std::vector<Error> check_shape(const Model& model) {
     }
     limit("compressed/q_rank", "queries have a rank of", kMostWidth, {of.q_rank});
     limit("compressed/output_rank", "outputs have a rank of", kMostWidth, {of.output_rank, of.output_groups});
-    limit("compressed/index_heads", "all heads of an indexer have a width of", kMostWidth,
-          {of.index_heads, of.index_head_dim});
+    if (!model.indexer && has_layers(model, &LayerKind::compressed_keys, CompressedKeys::kSparse)) {
+      note("compressed/sparse_layers", "sparse keys are chosen by an indexer, which the model does not have",
+           "\"indexer\", or no layers");
+    }
+  }
+  if (model.indexer) {
+    if (!model.compressed && !(model.mla && model.mla->q_rank > 0)) {
+      note("indexer", "an indexer reads the latents of queries",
+           "\"mla\" with a \"q_rank\" above 0, or \"compressed\"");
+    }
+    if (model.bidirectional || model.attention_gate || (model.mla && model.sliding_window > 0)) {
+      note("indexer", "keys are chosen of all earlier tokens, for attention without gates",
+           "neither \"bidirectional\", \"attention_gate\" nor, with \"mla\", \"sliding_window\"");
+    }
+    if (model.indexer->shared_layers.contains(0)) {
+      note("indexer/shared_layers", "no layer stands before layer 0, whose keys it could read", "layers from 1 on");
+    }
+    limit("indexer/heads", "all heads of an indexer have a width of", kMostWidth,
+          {model.indexer->heads, model.indexer->head_dim});
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");

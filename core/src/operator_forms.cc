@@ -554,8 +554,10 @@ ColumnTexts columns_of(const Operator& op) {
         }
       },
       op.kind);
-  ColumnTexts all = {{"op", std::string(name)},
-                     {"dtype", by_block && op.dtype == DType::kFp8 ? "fp8-block" : std::string(name_of(op.dtype))}};
+  std::string_view dtype = name_of(op.dtype);
+  if (by_block && op.dtype == DType::kFp8) dtype = "fp8-block";
+  if (by_block && op.dtype == DType::kFp4) dtype = "nvfp4";
+  ColumnTexts all = {{"op", std::string(name)}, {"dtype", std::string(dtype)}};
   std::visit(
       [&](const auto& kind) {
         if constexpr (requires { kind.pass; }) all.emplace_back("pass", kind.pass == Pass::kForward ? "fwd" : "bwd");

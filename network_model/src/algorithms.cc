@@ -54,9 +54,18 @@ Cost swept(const Call& call, Protocol protocol, Cost once, double path) {
   return once;
 }
 
-double copies_over_network(const Collective& collective, std::int64_t ranks, std::int64_t nodes) {
-  if (collective.routing.experts == 0) return 1;
-  return parts_reached(collective.routing, nodes) / parts_reached(collective.routing, ranks);
+Call call_of(const Collective& collective, const Placement& placement, const Link* links) {
+  const Routing& routing = collective.routing;
+  const bool routed = routing.experts > 0;
+  Call call{.kind = collective.kind,
+            .bytes = collective.kind == CollectiveKind::kBarrier ? 0 : collective.size / units::B,
+            .integer = collective.integer,
+            .imbalance = collective.imbalance,
+            .placement = &placement,
+            .links = links,
+            .copies_in_nodes = routed};
+  if (routed) call.copies_over_network = parts_reached(routing, call.nodes()) / parts_reached(routing, placement.ranks);
+  return call;
 }
 
 double across_half(const Tier& tier) {

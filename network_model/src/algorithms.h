@@ -67,6 +67,10 @@ constexpr double leaving_share(CollectiveKind kind, double parts, double members
   return 0;
 }
 
+// What an even all-to-all sends over a GPU's links of a torus dimension, as a share of its buffer: half of the ring's
+// positions send to the other half. Even rings: P / 4, the mean number of hops.
+double across_half(const Tier& tier);
+
 // One collective on its place, in plain doubles.
 struct Call {
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -112,6 +116,25 @@ struct Call {
   double peak_of_part(const Tier& tier) const {
     const double share = tier.room / static_cast<double>(tier.members);
     return links_used(tier) * std::min(link(tier).port_peak, share * link(tier).peak);
+  }
+  // Whether what a rank sends into an outer tier passes its ports of this one.
+  bool leads_into(const Tier& tier, const Tier& outer) const {
+    return link(tier).network() ? link(outer).network() : share_ports(link(tier), link(outer));
+  }
+  // Mean number of ranks in a unit of the tier.
+  double inside(const Tier& tier) const {
+    return ranks() / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
+  }
+  // What a rank of an even all-to-all (the root of a gather or scatter) with so many ranks in its part, itself among
+  // them, sends through its ports of the tier, over `bytes`: on a torus, along the dimension.
+  double exchanged(const Tier& tier, double beside) const {
+    if (link(tier).ring != 0 && kind == CollectiveKind::kAllToAll) return copies(tier) * across_half(tier);
+    const Tier* last = &tier;  // to which the same ports lead
+    while (last + 1 != placement->end() && leads_into(*last, last[1])) ++last;
+    const double reached = inside(*last);
+    // Where a node's GPUs make copies for each other, they do so for what comes from all nodes.
+    const double among = copies_in_nodes && !link(tier).network() ? reached : ranks();
+    return copies(tier) * (reached - beside) / among;
   }
   bool torus() const {
     for (const Tier& tier : *placement) {
@@ -172,13 +195,8 @@ std::string_view method_of(const Algorithm& algorithm, Protocol protocol);
 bool can_sweep(const Call& call);
 Cost swept(const Call& call, Protocol protocol, Cost once, double path);
 
-// Copies of a token that cross the network of `nodes` over one for each of the ranks that it goes to, before those that
-// stay in their node are taken off. Without routing 1.
-double copies_over_network(const Collective& collective, std::int64_t ranks, std::int64_t nodes);
-
-// What an even all-to-all sends over a GPU's links of a torus dimension, as a share of its buffer: half of the ring's
-// positions send to the other half. Even rings: P / 4, the mean number of hops.
-double across_half(const Tier& tier);
+// `collective`, which must be possible, on its place; both outlive the call.
+Call call_of(const Collective& collective, const Placement& placement, const Link* links);
 
 // Least time that the links allow, whatever the algorithm: bytes that must cross a border over its data-sheet
 // bandwidth, seconds. All-reduce: Patarasuk and Yuan 2009, theorem 1; where a switch reduces (NVLS; `network_reduces`:

@@ -88,54 +88,29 @@ Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond
 
 namespace {
 
-// Share of the data that each level of the cluster carries: bytes that one GPU sends into it, by the algorithms' lower
-// bounds. Zero for levels that the group does not span.
-std::vector<Bytes> level_loads(const Cluster& cluster, const Collective& call, const network::Placement& placement) {
-  std::vector<Bytes> loads(cluster.levels.size());
-  const auto ranks = static_cast<double>(placement.ranks);
-  const auto is_network = [&](const network::Tier& tier) {
-    return network::link_class_of(cluster.levels[tier.level].fabric.kind) == network::LinkClass::kNetwork;
+// Bytes that one GPU (the root, of a gather or scatter) sends to units of each level that are not the same unit of the
+// level below, by the algorithms' lower bounds: each byte at one level. Zero for levels that the group does not span.
+std::vector<Bytes> level_loads(const network::Call& call, std::size_t levels) {
+  std::vector<Bytes> loads(levels);
+  const bool parts_each = network::pattern_of(call.kind) == network::Pattern::kPartEach;
+  const network::Placement& placement = *call.placement;
+  // With what goes further out: rings of a node's GPUs leave it through the port of one of them each.
+  const auto leaving = [&](const network::Tier& tier) {
+    const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
+    if (parts_each) return call.imbalance * call.exchanged(tier, members);
+    return network::leaving_share(call.kind, parts, members, call.ranks()) / members;
   };
-  const auto* outside = std::find_if(placement.begin(), placement.end(), is_network);
-  const double copies =
-      network::copies_over_network(call, placement.ranks, outside == placement.end() ? 1 : outside->all_parts);
   for (std::size_t i = 0; i < placement.tier_count; ++i) {
     const network::Tier& tier = placement.tiers[i];
-    const auto parts = static_cast<double>(tier.all_parts), members = static_cast<double>(tier.members);
-    double leaving = network::leaving_share(call.kind, parts, members, ranks);
-    if (call.kind == CollectiveKind::kAllToAll) {
-      leaving = call.imbalance * members * (is_network(tier) ? copies : 1) *
-                (cluster.levels[tier.level].ring ? network::across_half(tier) : network::share_outside(members, ranks));
+    double own = leaving(tier);
+    if (i + 1 < placement.tier_count) {
+      const network::Tier& outer = placement.tiers[i + 1];
+      const bool counts_outer = !parts_each || (call.link(tier).ring == 0 && call.leads_into(tier, outer));
+      if (counts_outer) own = std::max(0.0, own - leaving(outer));
     }
-    loads[tier.level] = leaving / members * call.size;
-  }
-  // What these send between units of an outer level does not cross the links within one: rings of a node's GPUs leave
-  // it through the port of one of them each, and dimensions of a torus follow one another. All levels together carry
-  // what the GPU sends.
-  const CollectiveKind kind = call.kind;
-  if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
-      kind == CollectiveKind::kAllGather) {
-    for (std::size_t i = 0; i + 1 < placement.tier_count; ++i) {
-      Bytes& inner = loads[placement.tiers[i].level];
-      inner = max(Bytes(), inner - loads[placement.tiers[i + 1].level]);
-    }
+    loads[tier.level] = own * call.bytes * units::B;
   }
   return loads;
-}
-
-// GB/s: NCCL 2.30, src/graph/tuning.cc, ring LL128 bandwidth of a channel.
-double channel_bandwidth(network::Generation generation) {
-  constexpr double kGigabyte = 1e9;
-  switch (generation) {
-    case network::Generation::kVolta:
-    case network::Generation::kAmpere:
-      return 20 * kGigabyte;
-    case network::Generation::kHopper:
-      return 36.7 * kGigabyte;
-    case network::Generation::kBlackwell:
-      return 40 * kGigabyte;
-  }
-  return 20 * kGigabyte;
 }
 
 bool reduces(CollectiveKind kind) {
@@ -148,11 +123,11 @@ bool reduces(CollectiveKind kind) {
 Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone) {
   NS_TRY(const network::Topology topology, network::Topology::of(cluster));
   NS_TRY(const network::Placement placement, topology.place(call.group));
-  std::vector<Bytes> loads = level_loads(cluster, call, placement);
+  const std::vector<network::Link> links = network::links_of(cluster);
+  std::vector<Bytes> loads = level_loads(network::call_of(call, placement, links.data()), links.size());
   Footprint result;
   result.ports.resize(loads.size());
   if (!(alone > Seconds())) return result;
-  const std::vector<network::Link> links = network::links_of(cluster);
   Bytes sent, outward;
   for (std::size_t l = loads.size(); l-- > 0;) {
     sent += loads[l];
@@ -172,7 +147,7 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
       channels = kFewest;  // whatever bridges the GPU may have beside it
     } else if (!link.network()) {
       const double sheet = cluster.gpu.scale_up ? cluster.gpu.scale_up->bandwidth / (units::B / units::s) : 0;
-      channels = std::ceil(2 * sheet * (link.bandwidth / link.peak) / channel_bandwidth(link.generation));
+      channels = std::ceil(2 * sheet * (link.bandwidth / link.peak) / network::channel_bandwidth(link.generation));
     }
     channels = std::clamp(channels, kFewest, kMost);
     result.channels = result.channels > 0 ? std::min(result.channels, channels) : channels;

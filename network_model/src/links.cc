@@ -25,12 +25,13 @@ struct GenerationConstants {
   std::array<double, 3> ll_max_bus;  // on 1, 2 and more nodes
   double nvlink_efficiency;          // NCCL's bandwidth of a link over its data sheet's
   double nvls_efficiency;
+  double channel;  // a ring's, with LL128
 };
 constexpr std::array<GenerationConstants, 4> kGenerations = {{
-    {{39.0, 39.0, 20.4}, 20.0 / 25.0, 0},      // Volta
-    {{87.7, 22.5, 19.0}, 20.0 / 25.0, 0},      // Ampere
-    {{141.0, 45.0, 35.0}, 20.6 / 25.0, 0.85},  // Hopper
-    {{282.0, 90.0, 70.0}, 40.1 / 50.0, 0.74},  // Blackwell
+    {{39.0, 39.0, 20.4}, 20.0 / 25.0, 0, 20.0},      // Volta
+    {{87.7, 22.5, 19.0}, 20.0 / 25.0, 0, 20.0},      // Ampere
+    {{141.0, 45.0, 35.0}, 20.6 / 25.0, 0.85, 36.7},  // Hopper
+    {{282.0, 90.0, 70.0}, 40.1 / 50.0, 0.74, 40.0},  // Blackwell
 }};
 constexpr double kLlShare = 0.5;          // 4 bytes of data in 8
 constexpr double kRingLl128Share = 0.92;  // 120 bytes of data in 128, rounded down by NCCL
@@ -230,5 +231,7 @@ double tree_bandwidth(Protocol protocol, double bus, Generation generation, std:
 }
 
 double nvls_bandwidth(double bus, Generation generation) { return bus * constants_of(generation).nvls_efficiency; }
+
+double channel_bandwidth(Generation generation) { return constants_of(generation).channel * kGigabyte; }
 
 }  // namespace ns_dist::network

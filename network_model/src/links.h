@@ -79,5 +79,7 @@ double channel_growth(double bytes);
 double ring_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes);
 double tree_bandwidth(Protocol protocol, double bus, Generation generation, std::int64_t nodes);
 double nvls_bandwidth(double bus, Generation generation);
+// Of one channel over NVLink, bytes per second.
+double channel_bandwidth(Generation generation);
 
 }  // namespace ns_dist::network

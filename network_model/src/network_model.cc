@@ -96,15 +96,7 @@ class NetworkModel final : public NetworkCost {
                    fmt::format("{} of a routing that cannot be", network::with_article(collective.kind)), "",
                    "an all_to_all, groups that divide the experts, and top groups that hold those of a token"});
     }
-    Call call{.kind = collective.kind,
-              .bytes = barrier ? 0 : bytes,
-              .integer = collective.integer,
-              .imbalance = collective.imbalance,
-              .placement = &placement,
-              .links = links_.data(),
-              .copies_in_nodes = routed};
-    call.copies_over_network = network::copies_over_network(collective, placement.ranks, call.nodes());
-    return call;
+    return network::call_of(collective, placement, links_.data());
   }
 
   static tl::unexpected<Error> refuse(const Call& call) {

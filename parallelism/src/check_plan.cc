@@ -199,7 +199,7 @@ void check_context(const Model& model, const ParallelPlan& plan, const Training&
   std::int64_t all_layers = model.heads;  // divide the heads of all
   for (const AttentionHeads& of : all_heads(model)) all_layers = std::gcd(all_layers, of.heads);
   const std::int64_t rank_heads = all_layers / std::max<std::int64_t>(1, plan.tp);
-  if (plan.cp_comm == ContextExchange::kAllToAll && !model.compressed) {
+  if (plan.cp_comm == ContextExchange::kAllToAll && !has_sparse_attention(model)) {
     check.divides("plan/cp", plan.cp, rank_heads, [&] {
       return fmt::format("cp {} does not divide the {} heads of a tensor-parallel rank, which a2a exchanges", plan.cp,
                          rank_heads);

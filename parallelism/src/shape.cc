@@ -129,7 +129,7 @@ RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank represe
 }
 
 std::int64_t context_inner_ranks(const Model& model, const ParallelPlan& plan) {
-  if (plan.cp == 1 || model.compressed) return 1;  // compressed attention gathers keys
+  if (plan.cp == 1 || has_sparse_attention(model)) return 1;
   switch (plan.cp_comm) {
     case ContextExchange::kRing:
     case ContextExchange::kAllGather:

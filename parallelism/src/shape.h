@@ -52,7 +52,7 @@ struct Shape {
   // Whether attention and MLP of this layer are side by side.
   bool parallel_branches() const {
     return model->branches != Branches::kSequential &&
-           kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary};
+           kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary, .chooses_keys = kind.chooses_keys};
   }
   // Bytes of a microbatch's hidden states, all tokens of this context-parallel rank: of those that products read and
   // write, and of those between layers, which are fp32 under autocast.

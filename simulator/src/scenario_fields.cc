@@ -279,7 +279,8 @@ bool is_fact(std::string_view field) {
 std::string fact_text(std::string_view field, std::string_view value) {
   if (field == kExpertsFact) return fmt::format("{} experts", value);
   if (field == kStagesFact) return fmt::format("{} stages", value);
-  if (field == kAttentionFact) return fmt::format("{} attention", value);
+  if (field == kAttentionFact)
+    return value == "usual" ? "attention to all keys" : fmt::format("attention to {} keys", value);
   return value == "divided" ? "heads of keys that tp x cp divides"
                             : "fewer heads of keys than tp x cp, or not a multiple of it";
 }
@@ -291,13 +292,14 @@ bool depends_on(std::string_view field, std::string_view other) {
 
 std::string value_of(const Scenario& scenario, std::string_view field) {
   if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
-  if (field == kAttentionFact) return scenario.model.compressed ? "compressed" : "usual";
+  if (field == kAttentionFact)
+    return scenario.model.compressed ? "compressed" : scenario.model.indexer ? "chosen" : "usual";
   if (field == kStagesFact) {
     const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
     return even ? "even" : "uneven";
   }
   if (field == kKeyHeadsFact) {
-    if (scenario.model.compressed) return "divided";  // no exchange of heads
+    if (has_sparse_attention(scenario.model)) return "divided";  // no exchange of heads
     const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
     const std::vector<AttentionHeads> all = all_heads(scenario.model);
     const bool divided = std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {

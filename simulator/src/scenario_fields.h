@@ -32,8 +32,8 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
 
 // What a framework's limits may ask for, too, and nobody sets: the model's number of experts; whether all stages and
 // chunks have as many layers ("even", "uneven"; divides_without_rest); whether the key-value heads of a tensor-parallel
-// rank can be divided over its context-parallel ranks ("divided", "copied"); the model's attention ("usual",
-// "compressed").
+// rank can be divided over its context-parallel ranks ("divided", "copied"); the keys that
+// queries read ("usual", "chosen", "compressed").
 inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
                                   kAttentionFact = "model/attention", kKeyHeadsFact = "plan/key_heads";
 bool is_fact(std::string_view field);

@@ -193,7 +193,7 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   }
   const ContextExchange exchange = scenario.plan.cp_comm;
   const bool ring = exchange == ContextExchange::kRing || exchange == ContextExchange::kHierarchical;
-  if (scenario.plan.cp > 1 && ring && scenario.model.sliding_window > 0) {
+  if (scenario.plan.cp > 1 && ring && scenario.model.sliding_window > 0 && !has_sparse_attention(scenario.model)) {
     found.push_back({"unsupported_library",
                      "TransformerEngine exchanges keys of sliding windows by plan/cp_comm=a2a or "
                      "all-gather alone: the forecast supposes a ring that leaves out what lies "

@@ -74,10 +74,12 @@ Reason no_parts_of_products(const Scenario& s) {
 }
 
 Reason whole_context(const Scenario& s) { return s.plan.cp == 1 ? "plan/cp is 1" : ""; }
-Reason compressed(const Scenario& s) { return s.model.compressed ? "the model's attention is compressed" : ""; }
+Reason sparse_attention(const Scenario& s) {
+  return has_sparse_attention(s.model) ? "the model's queries read keys that are chosen or compressed" : "";
+}
 Reason no_choice_of_exchange(const Scenario& s) {
   Reason alone = whole_context(s);
-  return alone.empty() ? compressed(s) : alone;
+  return alone.empty() ? sparse_attention(s) : alone;
 }
 
 Reason whole_weights(const Scenario& s) { return s.plan.zero == ZeroStage::kParameters ? "" : "it is of plan/zero=3"; }
@@ -137,7 +139,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/attention_library", stored_scores},
     {"plan/split_softmax", fused_attention},
     {"plan/cp_comm", no_choice_of_exchange},
-    {"plan/flash_attention", compressed},
+    {"plan/flash_attention", sparse_attention},
     {"plan/vpp", one_stage},
     {"plan/overlap_p2p", one_stage},
     {"plan/first_stage_layers", one_stage},

@@ -90,16 +90,24 @@ struct DeltaNet {
   friend bool operator==(const DeltaNet&, const DeltaNet&) = default;
 };
 
+// The choice of keys (DeepSeek-V3.2, arXiv 2512.02556, s. 2.1): `heads` of an indexer, with one head of keys, score the
+// keys before each query, which reads the top_k of the highest scores. It is for latent attention, which then reads its
+// latents themselves (multi-query attention), and for compressed attention.
+struct Indexer {
+  std::int64_t heads = 0, head_dim = 0, top_k = 0;
+  LayerSet shared_layers;  // without an indexer: they read the keys that the layer before them reads (GLM-5.2)
+  friend bool operator==(const Indexer&, const Indexer&) = default;
+};
+
 // Compressed attention (DeepSeek-V4, arXiv 2606.19348). One head holds keys and values of all heads. A query reads the
 // tokens of Model::sliding_window and, in one softmax with them, compressed keys: of dense_ratio tokens each all
-// (heavily compressed attention), or of sparse_ratio tokens each the index_top_k with the highest scores of an indexer
-// with index_heads (compressed sparse attention). Sparse keys overlap: each is a mean of twice as many tokens.
-// output_groups of heads are projected to output_rank each, and from there to the hidden size.
+// (heavily compressed attention), or of sparse_ratio tokens each those that Model::indexer chooses (compressed sparse
+// attention). Sparse keys overlap: each is a mean of twice as many tokens. output_groups of heads are projected to
+// output_rank each, and from there to the hidden size.
 struct CompressedAttention {
   std::int64_t q_rank = 0, rope_head_dim = 0, output_groups = 1, output_rank = 0;
   std::int64_t sparse_ratio = 4, dense_ratio = 128;
   LayerSet sparse_layers, window_layers;  // that read sparse keys, or the window alone
-  std::int64_t index_heads = 0, index_head_dim = 0, index_top_k = 0;
   friend bool operator==(const CompressedAttention&, const CompressedAttention&) = default;
 };
 
@@ -157,6 +165,7 @@ struct Model {
   // The same of a gated convolution over so many tokens (LFM2); 0: none.
   std::int64_t short_convolution = 0;
   std::optional<CompressedAttention> compressed;
+  std::optional<Indexer> indexer;  // of latent or compressed attention
   // Hyper-connections (Xie et al. 2025, arXiv 2512.24880): hidden states between branches are so many streams, which
   // each branch reads as a weighted sum and which are mixed behind it; 1: one, which the branch is added to.
   std::int64_t residual_streams = 1;
@@ -188,6 +197,7 @@ struct LayerKind {
   bool windowed = false;  // attention sees sliding_window tokens
   bool rotary = true;     // where the model's positions are rotary
   CompressedKeys compressed_keys = CompressedKeys::kNone;
+  bool chooses_keys = false;  // it has an indexer of its own
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
@@ -205,6 +215,9 @@ LayerKind layer_kind(const Model& model, std::int64_t layer);
 // That of a layer for multi-token prediction: the last one's, without compressed keys (DeepSeek-V4,
 // inference/model.py).
 LayerKind prediction_kind(const Model& model);
+// Whether queries read keys that are chosen or compressed: context-parallel ranks gather these, whatever
+// ParallelPlan::cp_comm says, and no kernel stores scores.
+inline bool has_sparse_attention(const Model& model) { return model.compressed || model.indexer; }
 // Whether some layer has this value, as in has_layers(model, &LayerKind::feed_forward, FeedForward::kDense).
 template <class Value>
 bool has_layers(const Model& model, Value LayerKind::*member, Value value) {

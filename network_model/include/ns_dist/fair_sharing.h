@@ -35,9 +35,8 @@ Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond
 
 // What a collective uses on a GPU while it runs alone, during the time `alone`.
 struct Footprint {
-  // By level: share (0 to 1) of the bandwidth that the GPU reaches at its port. All-reduces, all-gathers and
-  // reduce-scatters send each byte at one level. A port of an inner network level also carries the traffic to the outer
-  // levels.
+  // By level: share (0 to 1) of the bandwidth that the GPU reaches at its port. Each byte is sent at one level, by how
+  // far it goes; a port of an inner network level also carries the traffic to the outer levels.
   std::vector<double> ports;
   // Thread blocks, each of which holds an SM. Over NVLink NCCL opens as many channels as the GPU's links need at the
   // bandwidth of one channel (NCCL 2.30, src/graph/tuning.cc: 20 GB/s on Volta and Ampere, 36.7 on Hopper, 40 on

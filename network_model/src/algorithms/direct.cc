@@ -22,28 +22,13 @@ Cost cost(const Call& call, Protocol protocol) {
   Cost result;
   double hop = 0, hops = 0, wire = 0, members_below = 1;
   // Levels carry their traffic side by side, each through its own ports: the slowest one decides.
-  const auto reach_of = [&](const Tier& tier) {
-    return ranks / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
-  };
   for (const Tier& tier : *call.placement) {
     const Link& link = call.link(tier);
-    const double reach = reach_of(tier);
-    double common = reach;  // ranks to which the ports of this level lead
-    for (const Tier* next = &tier + 1; next != call.placement->end() && share_ports(link, call.link(*next)); ++next) {
-      common = reach_of(*next);
-    }
-    // Where a node's GPUs make copies for each other, they do so for what comes from all nodes.
-    const double among = call.copies_in_nodes && !link.network() ? common : ranks;
-    // What a rank (a root's part, for gather and scatter) with so many beside it exchanges outside its part at this
-    // level; what leaves the node passes the network of every level on its way.
     const auto bytes_of = [&](double beside) {
       if (call.kind == CollectiveKind::kSendRecv) return call.bytes;
-      if (link.ring != 0 && call.kind == CollectiveKind::kAllToAll) {
-        return call.copies(tier) * across_half(tier) * call.bytes;
-      }
-      const double outside = (link.network() ? ranks : common) - beside;
-      const double own = link.network() ? 0 : kOwnShare * link.clock_factor;
-      return (call.copies(tier) * outside / among + own / ranks) * call.bytes;
+      const bool along = link.ring != 0 && call.kind == CollectiveKind::kAllToAll;
+      const double own = link.network() || along ? 0 : kOwnShare * link.clock_factor;
+      return (call.exchanged(tier, beside) + own / ranks) * call.bytes;
     };
     const auto take = [&](double bytes, double bandwidth) {
       result.transfer =
@@ -65,7 +50,7 @@ Cost cost(const Call& call, Protocol protocol) {
       wire = std::max(wire, of(link.ring_hop, Protocol::kLl));
     }
     hop = std::max(hop, of(link.ring_hop, protocol));
-    members_below = reach;
+    members_below = call.inside(tier);
   }
   result.transfer *= call.imbalance;  // the busiest port decides
   result.steps = call.kind == CollectiveKind::kSendRecv ? 1 : ranks - 1;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "blocks/chosen_attention.h"
 #include "blocks/common.h"
 
 namespace ns_dist {
@@ -103,7 +104,9 @@ void latent_projections(const Shape& shape, Block& block) {
                .region = "attention"});
     block.steps.back().again |= kUp;
   }
-  up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
+  if (!shape.model->indexer) {
+    up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");
+  }
   if (const std::int64_t gate = gate_columns(shape); gate > 0) {
     of_hidden({.name = "attention.gate_proj",
                .rows = shape.tokens,
@@ -553,13 +556,21 @@ BlockStep core(const Shape& shape) {
   return step;
 }
 
+// Bytes of the keys and values of this rank's tokens, for later ones.
+double cached_keys(const Shape& shape) {
+  if (!shape.model->indexer) {
+    return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
+  }
+  const LatentAttention& mla = *shape.model->mla;
+  const std::int64_t indexed = shape.kind.chooses_keys ? shape.model->indexer->head_dim : 0;
+  return bytes_of(shape, shape.tokens, mla.kv_rank + mla.rope_head_dim + indexed);
+}
+
 }  // namespace
 
 Block attention_block(const Shape& shape) {
   Block block;
-  if (!shape.model->bidirectional) {  // no later token reads those of an encoder
-    block.cached = blocks::bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
-  }
+  if (!shape.model->bidirectional) block.cached = cached_keys(shape);  // no later token reads those of an encoder
   block.steps.reserve(12);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   shape.model->mla ? latent_projections(shape, block) : grouped_query_projections(shape, block);
@@ -569,8 +580,12 @@ Block attention_block(const Shape& shape) {
   // The projection behind the norm, whose input all others share.
   block.steps[1].drops_for_weight_gradient = block.steps[0].again;
   if (shape.model->qk_norm != QueryKeyNorm::kNone && !shape.model->mla) block.steps.push_back(query_key_norm(shape));
-  block.steps.push_back(heads(shape));
-  block.steps.push_back(core(shape));
+  if (shape.model->indexer) {
+    blocks::chosen_latent_core(shape, block);
+  } else {
+    block.steps.push_back(heads(shape));
+    block.steps.push_back(core(shape));
+  }
   if (shape.model->attention_gate) block.steps.push_back(output_gate(shape));
   // Beside an MLP, its partial sums go into those of the MLP.
   const bool alone = !shape.parallel_branches(), encoded = blocks::keeps_activations_in_8_bits(shape);

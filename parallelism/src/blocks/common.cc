@@ -142,7 +142,8 @@ void add_product(const Shape& shape, std::vector<Call>& calls, Call product, con
 
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) {
   const std::string_view name = layer.name;
-  const std::int64_t rows = layer.rows, in = layer.in, out = layer.out;
+  const std::int64_t rows = layer.rows, in = layer.in, out = layer.out, groups = layer.groups;
+  const std::int64_t all_rows = groups * rows;
   const Split split = layer.split;
   const int readers = layer.readers;
   const double encoded = layer.original_element;  // bytes of an element
@@ -152,18 +153,18 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   const double operand = quantized ? shape.product_element : shape.element;  // bytes
   const auto product = [&](std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
                            Epilogue end) {
-    Gemm gemm{1, m, n, k, layout, end};
+    Gemm gemm{groups, m, n, k, layout, end};
     if (!quantized) return kernel(shape, std::move(text), gemm);
     // As 8-bit products of Hopper need both operands, with the reduced dimension innermost.
     gemm.layout = GemmLayout::kNT;
     gemm.scaling = scaling_of(shape.precision);
     return Call{std::move(text), Operator{gemm, product_type(shape.precision)}};
   };
-  const std::int64_t held_rows = split == Split::kColumn ? shape.sharded_tokens : rows;
-  const std::int64_t gradient_rows = split == Split::kRow ? shape.sharded_tokens : rows;
+  const std::int64_t held_rows = split == Split::kColumn ? groups * shape.sharded_tokens : all_rows;
+  const std::int64_t gradient_rows = split == Split::kRow ? groups * shape.sharded_tokens : all_rows;
   // What is gathered has the products' format.
   const auto bytes = [&](std::int64_t columns) {
-    return static_cast<double>(rows * columns) * shape.element * units::B;
+    return static_cast<double>(all_rows * columns) * shape.element * units::B;
   };
   const Bytes gathered = bytes(split == Split::kRow ? out : in) * (operand / shape.element);
   BlockStep step;
@@ -172,7 +173,7 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.forward.reserve(6);
   // Autocast casts the hidden states for each layer that reads them, and the weights once a microbatch; the casts'
   // backward passes bring gradients to fp32.
-  const double weights = static_cast<double>(in) * static_cast<double>(out);
+  const double weights = static_cast<double>(groups) * static_cast<double>(in) * static_cast<double>(out);
   const double hidden = static_cast<double>(readers) * static_cast<double>(held_rows) * static_cast<double>(in);
   autocast(shape, step.forward, concat(name, ".input.cast"), hidden, true);
   autocast(shape, step.forward, concat(name, ".weights.cast"), weights, true);
@@ -219,12 +220,12 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   step.weight_gradient.push_back(
       product(concat(name, ".wgrad"), out, in, rows, GemmLayout::kTN, accumulation_epilogue(shape)));
   autocast(shape, step.weight_gradient, concat(name, ".wgrad.cast"), weights, false);
-  accumulate(shape, step.weight_gradient, name, out * in);
+  accumulate(shape, step.weight_gradient, name, groups * out * in);
   if (layer.bias) {
     // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
     step.weight_gradient.push_back(
-        kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", rows * out, 1, 0, 1}));
-    add_to_sums(shape, step.weight_gradient, concat(name, ".bias"), out);
+        kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", all_rows * out, 1, 0, 1}));
+    add_to_sums(shape, step.weight_gradient, concat(name, ".bias"), groups * out);
   }
 
   // Column-parallel layers keep this rank's part of the input and gather it again.
@@ -235,12 +236,11 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   if (shape.autocast && readers > 1) step.kept_for_weight_gradient *= readers;
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
-  step.output_gradient = static_cast<double>(rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
-  step.parameters.dense =
-      static_cast<double>(in) * static_cast<double>(out) + (layer.bias ? static_cast<double>(out) : 0);
-  if (quantized) step.parameters.quantized = static_cast<double>(in) * static_cast<double>(out);
+  step.output_gradient = static_cast<double>(all_rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
+  step.parameters.dense = weights + (layer.bias ? static_cast<double>(groups * out) : 0);
+  if (quantized) step.parameters.quantized = weights;
   const Split shared = layer.weights.value_or(split);
-  if (!layer.by_element) add_matrices(shape, step, {out, in, side_of(shared), false, layer.sections});
+  if (!layer.by_element) add_matrices(shape, step, {out, in, side_of(shared), false, layer.sections}, groups);
   layer.unquantized ? freeze(shape, step) : adapt(shape, step, {rows, in, out, 0, shared});
   return step;
 }

@@ -35,6 +35,7 @@ enum class Split : std::uint8_t { kLocal, kColumn, kRow };
 struct Linear {
   std::string_view name;  // "mlp.fc1"
   std::int64_t rows = 1, in = 1, out = 1;
+  std::int64_t groups = 1;  // layers of these sizes side by side, each with its rows: one batched product
   bool bias = false;
   Split split = Split::kLocal;
   std::string_view region = {};  // "mlp"; names the forward communication of kColumn and kRow

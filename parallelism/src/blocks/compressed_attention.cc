@@ -2,8 +2,7 @@
 // (experimental_attention_variant/csa.py) compute it: a query reads a window of tokens, and compressed keys of several
 // tokens each. Products are forecast as all others. The core is forecast as attention of all queries to as many keys as
 // its kernel has slots for each query, used or not. Of the making of compressed keys and of the choice among them, only
-// work and traffic are known. The indexer learns by a loss of its own, which is left out: no kernel of it has a
-// gradient.
+// work and traffic are known.
 //
 // Tensor parallelism, which Megatron-Core does not have here, divides the heads. What has no heads (latents of queries,
 // keys, the indexer) each rank computes for its own tokens; ranks gather it. Context-parallel ranks gather compressed
@@ -11,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "blocks/common.h"
+#include "blocks/indexer.h"
 
 namespace ns_dist {
 namespace {
@@ -47,7 +46,7 @@ struct CompressedSizes {
   // Slots for compressed keys that the core has for each query.
   std::int64_t slots(const Shape& shape) const {
     const std::int64_t all = compressed(shape.sequence);
-    return is_sparse() ? std::min(all, of.index_top_k) : all;
+    return is_sparse() ? blocks::chosen_keys(shape, all) : all;
   }
 };
 
@@ -72,49 +71,18 @@ BlockStep compress(const Shape& shape, const CompressedSizes& size) {
   return step;
 }
 
-// Tokens of other tensor-parallel and context-parallel ranks: `columns` of each of this rank's `rows`.
-void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t rows,
-                 std::int64_t columns) {
-  const Bytes own = bytes_of(shape, rows, columns) * units::B;
-  blocks::gather(shape, calls, name, own);
-  if (shape.cp == 1) return;
-  calls.push_back({blocks::concat(name, ".context.all_gather"),
-                   Communication{CollectiveKind::kAllGather, own * static_cast<double>(shape.cp), Axis::kContext}});
-}
-
-// The indexer: scores of all compressed keys by heads of its own, and the best of them for each query. Products of
-// queries with the keys before them (in the mean half of all), ReLU and the weighted sum over heads are one kernel.
+// The indexer makes compressed keys of its own, as overlapping as those of the core.
 BlockStep index(const Shape& shape, const CompressedSizes& size) {
-  const std::int64_t own = shape.sharded_tokens, all = size.compressed(shape.sequence);
-  const std::int64_t heads = size.of.index_heads, width = size.of.index_head_dim, columns = size.overlap() * width;
-  BlockStep step;
-  step.name = "attention.index";
-  const auto product = [&](const char* name, std::int64_t out, std::int64_t in) {
-    step.forward.push_back(kernel(shape, name, Gemm{1, own, out, in, GemmLayout::kNT}));
-    step.parameters.dense += static_cast<double>(out) * static_cast<double>(in);
-  };
-  product("attention.index.queries", heads * width, size.of.q_rank);
-  product("attention.index.weights", heads, shape.hidden);
-  product("attention.index.compressor", 2 * columns, shape.hidden);
+  const std::int64_t own = shape.sharded_tokens, keys = size.compressed(shape.tokens);
+  const std::int64_t width = shape.model->indexer->head_dim, columns = size.overlap() * width;
+  BlockStep step = blocks::indexer(shape, own, size.of.q_rank);
+  blocks::index_product(shape, step, "attention.index.compressor", own, 2 * columns, shape.hidden);
   step.forward.push_back(kernel(shape, "attention.index.compress", compression(own, columns, size)));
   step.parameters.dense += static_cast<double>(size.ratio * columns + width);
-  gather_rows(shape, step.forward, "attention.index.keys", size.compressed(shape.tokens), width);
-  Attention scores;  // a value of one channel: the sum over heads
-  scores.batch = shape.micro_batch;
-  scores.heads = heads;
-  scores.query_length = std::max<std::int64_t>(1, own / shape.micro_batch);
-  scores.key_length = std::max<std::int64_t>(1, all / 2);
-  scores.head_dim = width;
-  scores.causal = false;
-  step.forward.push_back(kernel(shape, "attention.index.scores", scores));
-  // Scores in fp32 are written once and read twice.
-  const double fp32 = size_of(DType::kFp32) / units::B / shape.element;
-  step.forward.push_back(kernel(shape, "attention.index.top_k", Elementwise{"top_k", own * all, 3 * fp32, 0, 4}));
-  const auto chosen = static_cast<double>(shape.tokens) * static_cast<double>(size.slots(shape));
-  blocks::gather(shape, step.forward, "attention.index.top_k", chosen * size_of(DType::kFp32));
-  // The core's backward pass reads which keys were chosen.
-  step.kept_as = ActivationKind::kAttentionCore;
-  step.kept_for_input_gradient = chosen * (size_of(DType::kFp32) / units::B);
+  blocks::gather(shape, step.forward, "attention.index.keys", bytes_of(shape, keys, width) * units::B);
+  blocks::gather_context(shape, step.forward, "attention.index.keys", keys, width);
+  blocks::choose_keys(shape, step, own, size.compressed(shape.sequence));
+  blocks::gather(shape, step.forward, "attention.index.top_k", step.kept_for_input_gradient * units::B);
   return step;
 }
 
@@ -156,57 +124,13 @@ BlockStep queries_and_keys(const Shape& shape, const CompressedSizes& size) {
   return step;
 }
 
-// One program for each query: its heads are the rows of a product, of which a tensor core computes 64 at a time. It
-// keeps the log-sum-exp of each row, and its output, which is rotated back behind it.
+// Its output is kept, because it is rotated back behind it.
 BlockStep compressed_core(const Shape& shape, const CompressedSizes& size) {
-  constexpr std::int64_t kRows = 64;
-  Attention attention;
-  attention.batch = shape.micro_batch;
-  attention.heads = std::max(shape.heads, std::min(shape.model->heads, kRows));
-  attention.query_length = std::max<std::int64_t>(1, shape.tokens / shape.micro_batch);
-  attention.key_length = size.window(shape) + size.slots(shape);
-  attention.head_dim = attention.value_dim = size.width;
-  attention.causal = false;
-  attention.library = shape.plan->attention_library;
-  BlockStep step;
-  step.name = "attention.core";
-  step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kCoreAttention);
-  step.forward.push_back(kernel(shape, "attention.flash", attention));
-  attention.pass = Pass::kBackward;
-  step.input_gradient.push_back(kernel(shape, "attention.flash.backward", attention));
+  BlockStep step = blocks::chosen_core(shape, size.window(shape) + size.slots(shape), size.width, size.width);
   step.parameters.dense = static_cast<double>(shape.heads);  // sinks
   rotate(shape, step, "attention.rotary.output", shape.tokens * shape.heads * size.of.rope_head_dim);
   step.kept_as = ActivationKind::kAttentionCore;
-  step.kept_for_input_gradient = bytes_of(shape, shape.tokens, shape.heads * size.width) +
-                                 4 * static_cast<double>(shape.tokens) * static_cast<double>(shape.heads);
-  return step;
-}
-
-// A product for each group of heads, in the storage format (Megatron-Core: torch.einsum with a parameter): as much work
-// as one product of the rows of all groups, with as many weights.
-BlockStep grouped_output(const Shape& shape, const CompressedSizes& size) {
-  const std::int64_t groups = size.groups;
-  BlockStep step = blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                  {.name = "attention.group_proj",
-                                   .rows = shape.tokens * groups,
-                                   .in = size.heads_of_group * size.width,
-                                   .out = size.of.output_rank,
-                                   .unquantized = true,
-                                   .weights = Split::kColumn});
-  const auto divide = [groups](std::vector<Call>& calls, std::int64_t Gemm::*rows) {
-    for (Call& call : calls) {
-      auto* op = std::get_if<Operator>(&call.what);
-      auto* gemm = op != nullptr ? std::get_if<Gemm>(&op->kind) : nullptr;
-      if (gemm == nullptr) continue;
-      gemm->batch = groups;
-      gemm->*rows /= groups;
-    }
-  };
-  divide(step.forward, &Gemm::m);
-  divide(step.input_gradient, &Gemm::m);
-  divide(step.weight_gradient, &Gemm::k);
-  step.parameters = step.parameters * static_cast<double>(groups);
-  for (auto& matrix : step.matrices) matrix.count *= groups;
+  step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * size.width);
   return step;
 }
 
@@ -217,7 +141,8 @@ Block compressed_attention_block(const Shape& shape) {
   const std::int64_t own = shape.sharded_tokens;
   Block block;
   block.cached = bytes_of(shape, shape.tokens + size.compressed(shape.tokens), size.width);
-  if (size.is_sparse()) block.cached += bytes_of(shape, size.compressed(shape.tokens), size.of.index_head_dim);
+  if (shape.kind.chooses_keys)
+    block.cached += bytes_of(shape, size.compressed(shape.tokens), shape.model->indexer->head_dim);
   block.steps.push_back(blocks::branch_start(shape, "attention"));
   blocks::add_gradients(shape, block.steps.front(), "attention", size.ratio > 0 ? 3 : 2);
   blocks::SideBySide readers(shape, ActivationKind::kAttentionProjections);
@@ -236,7 +161,7 @@ Block compressed_attention_block(const Shape& shape) {
     block.steps.push_back(compress(shape, size));
     block.steps.push_back(blocks::norm(shape, "attention.compressed_norm", size.compressed(own), size.width));
   }
-  if (size.is_sparse()) block.steps.push_back(index(shape, size));
+  if (shape.kind.chooses_keys) block.steps.push_back(index(shape, size));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.q_up",
                                         .rows = shape.tokens,
@@ -251,7 +176,15 @@ Block compressed_attention_block(const Shape& shape) {
   block.steps.push_back(std::move(head_norm));
   block.steps.push_back(queries_and_keys(shape, size));
   block.steps.push_back(compressed_core(shape, size));
-  block.steps.push_back(grouped_output(shape, size));
+  // A product for each group of heads, in the storage format (Megatron-Core: torch.einsum with a parameter).
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {.name = "attention.group_proj",
+                                        .rows = shape.tokens,
+                                        .in = size.heads_of_group * size.width,
+                                        .out = size.of.output_rank,
+                                        .groups = size.groups,
+                                        .unquantized = true,
+                                        .weights = Split::kColumn}));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
                                        {.name = "attention.proj",
                                         .rows = shape.tokens,

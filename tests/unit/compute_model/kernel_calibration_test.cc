@@ -108,6 +108,34 @@ TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
   EXPECT_EQ((*plain)->forecast(norm)->latency, (*corrected)->forecast(norm)->latency);
 }
 
+// A short causal kernel is as slow as that without a mask, before its correction: one correction, not both.
+TEST(KernelCalibration, MeasuredCausalAttentionTakesWhatWasMeasured) {
+  const auto op_of = [](std::int64_t tokens, bool causal) {
+    Attention attention{.batch = 8, .heads = 32, .kv_heads = 32, .query_length = tokens, .key_length = tokens};
+    attention.head_dim = attention.value_dim = 128;
+    attention.causal = causal, attention.library = Library::kFlash2;
+    return Operator{attention, DType::kBf16};
+  };
+  const auto plain = make_compute_model(a100());
+  std::string text = "op,dtype,b,h,h_kv,s,kv_len,d,causal,library,latency_ms\n";
+  constexpr double kFactor = 1.4;
+  const std::vector<std::int64_t> lengths = {64, 128, 192, 256, 384, 512, 768, 1024};
+  for (const std::int64_t tokens : lengths) {
+    for (const bool causal : {false, true}) {
+      text += fmt::format("attention,bf16,8,32,32,{0},{0},128,{1},flash2,{2:.17g}\n", tokens, causal ? 1 : 0,
+                          (*plain)->forecast(op_of(tokens, causal))->latency / units::ms * kFactor);
+    }
+  }
+  const auto calibration = calibrate_kernels(a100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  const auto corrected =
+      make_compute_model(a100(), {.calibration = std::make_shared<const KernelCalibration>(*calibration)});
+  for (const std::int64_t tokens : lengths) {
+    const Operator op = op_of(tokens, true);
+    EXPECT_NEAR((*corrected)->forecast(op)->latency / (*plain)->forecast(op)->latency, kFactor, 0.03) << tokens;
+  }
+}
+
 TEST(KernelCalibration, RowsFlaggedAsDoubtfulAreNotRead) {
   std::string plain = measured(h100(), 1.3, 24, Mode::kSustained), flagged;
   for (std::size_t from = 0, line = 0; from < plain.size(); ++line) {

@@ -818,5 +818,46 @@ TEST(HuggingFace, DeepSeekV4) {
   EXPECT_THAT(to_text(with(R"("layer_types": ["sliding_attention"])").error()), HasSubstr("1 entries for 5 layers"));
 }
 
+// Files of DeepSeek-V3.2 and GLM-5.2: an indexer beside latents, in every fourth layer from the third on, told in any
+// of four ways.
+TEST(HuggingFace, IndexersOfLatentAttention) {
+  const std::string shape = R"("num_hidden_layers": 8, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
+      "num_attention_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+      "v_head_dim": 16, "n_routed_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+      "first_k_dense_replace": 1)";
+  const auto with = [&](const std::string& type, const std::string& more) {
+    return read(fmt::format(R"({{"model_type": "{}", {}{}}})", type, shape, more));
+  };
+  const auto deepseek = with("deepseek_v32", R"(, "layer_types": ["deepseek_sparse_attention",
+      "deepseek_sparse_attention", "deepseek_sparse_attention", "deepseek_sparse_attention",
+      "deepseek_sparse_attention", "deepseek_sparse_attention", "deepseek_sparse_attention",
+      "deepseek_sparse_attention"])");
+  ASSERT_TRUE(deepseek) << to_text(deepseek.error());
+  EXPECT_EQ(*deepseek->indexer, (Indexer{.heads = 64, .head_dim = 128, .top_k = 2048, .shared_layers = {}}));
+  EXPECT_EQ(deepseek->moe->top_groups, 4);
+  const auto every = with("glm_moe_dsa", R"(, "index_topk": 16, "index_topk_freq": 4, "index_skip_topk_offset": 3)");
+  ASSERT_TRUE(every) << to_text(every.error());
+  EXPECT_EQ(every->indexer->heads, 32);
+  EXPECT_EQ(every->indexer->top_k, 16);
+  std::string chooses;
+  for (std::int64_t layer = 0; layer < 8; ++layer) chooses += layer_kind(*every, layer).chooses_keys ? 'F' : 'S';
+  EXPECT_EQ(chooses, "FFFSSSFS");
+  for (const std::string same :
+       {R"("index_topk_pattern": "FFFSSSFS")", R"("index_topk_pattern": ["F", "F", "F", "S", "S", "S", "F", "S"])",
+        R"("indexer_types": ["full", "full", "full", "shared", "shared", "shared", "full", "shared"])"}) {
+    const auto told = with("glm_moe_dsa", R"(, "index_topk": 16, )" + same);
+    ASSERT_TRUE(told) << to_text(told.error());
+    EXPECT_EQ(told->indexer, every->indexer) << same;
+  }
+  EXPECT_THAT(to_text(with("glm_moe_dsa", R"(, "index_topk_pattern": "FFS")").error()),
+              HasSubstr("index_topk_pattern: 3 entries for 8 layers"));
+  EXPECT_THAT(to_text(with("glm_moe_dsa", R"(, "index_topk_pattern": "SFFFFFFF")").error()),
+              HasSubstr("no layer stands before layer 0"));
+  EXPECT_THAT(warnings_of(*every), Contains(HasSubstr("loss of the indexer")));
+  EXPECT_THAT(every->warnings, ::testing::Not(Contains(HasSubstr("index_topk"))));
+  // A type that no row names has the numbers of its file.
+  EXPECT_THAT(to_text(with("another", R"(, "index_topk": 16)").error()), HasSubstr("\"index_n_heads\" is missing"));
+}
+
 }  // namespace
 }  // namespace ns_dist

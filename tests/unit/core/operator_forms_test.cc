@@ -97,6 +97,7 @@ TEST(OperatorForms, WritesWhatItReads) {
       {Gemm{.m = 8, .n = 16, .k = 24, .layout = GemmLayout::kNN, .epilogue = Epilogue::kAccumulate}},
       {Gemm{.m = 8, .n = 16, .k = 24, .scaling = Scaling::kBlock, .quantizes = true}, DType::kFp8},
       {Gemm{.m = 8, .n = 16, .k = 24}, DType::kFp8},
+      {Gemm{.m = 8, .n = 16, .k = 24, .scaling = Scaling::kBlock}, DType::kFp4},
       {latent},
       {blocks, DType::kFp8},
       {Softmax{.rows = 8, .columns = 16, .pass = Pass::kBackward, .library = Library::kEager}},
@@ -133,6 +134,7 @@ TEST(OperatorForms, WritesWhatItReads) {
     Given fields(values);
     const OperatorForm* form = find_operator_form(values.at("op"));
     ASSERT_NE(form, nullptr) << to_text(op);
+    EXPECT_EQ(element_format(values.at("dtype")), name_of(op.dtype)) << to_text(op);
     Operator read{form->make(fields, values.at("op")), op.dtype};
     EXPECT_EQ(fields.problem(), "") << to_text(op);
     ASSERT_TRUE(set_pass(read.kind, values["pass"] == "bwd" ? Pass::kBackward : Pass::kForward));

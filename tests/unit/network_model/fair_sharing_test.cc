@@ -93,7 +93,41 @@ TEST(Footprint, CountsBytesIntoEachLevel) {
   EXPECT_NEAR(taken.memory_traffic / (B / s), 3 * 2 * 31.0 / 32 * 64e6, 1e-3);
 }
 
-// One copy of a token for each node crosses the network, one for each rank the links in a node.
+// A leaf switch joins two nodes of four GPUs, a spine the leaves. Each byte is counted once, by where it goes: to the 3
+// others of the node, to the 4 of the other node of the leaf, through both switches to the other leaves' 8.
+TEST(Footprint, CountsEachByteOnce) {
+  Cluster cluster = test::dgx_a100();
+  cluster.levels[0].size = 4;
+  cluster.levels[1].size = 2;
+  cluster.levels.push_back(cluster.levels[1]);
+  cluster.levels[2].size = 0;
+  struct Case {
+    CollectiveKind kind;
+    double node, leaf, spine;  // over the size
+    double passes = 2;         // through memory
+  };
+  const double rank = 1.0 / 16;
+  for (const Case& want : {
+           Case{CollectiveKind::kAllToAll, 3 * rank, 12 * rank, 8 * rank},
+           Case{CollectiveKind::kScatter, 3 * rank, 12 * rank, 8 * rank},
+           Case{CollectiveKind::kGather, 3 * rank, 12 * rank, 8 * rank},
+           // A ring: of 15/16, what leaves a node is the share of one of its four GPUs.
+           Case{CollectiveKind::kAllGather, 15 * rank - 12 * rank / 4, 12 * rank / 4, 8 * rank / 8},
+           Case{CollectiveKind::kAllReduce, 2 * (15 * rank - 12 * rank / 4), 2 * 12 * rank / 4, 2 * 8 * rank / 8, 3},
+           Case{CollectiveKind::kBroadcast, 1 - 1.0 / 4, 1.0 / 4, 1.0 / 8},
+       }) {
+    const auto taken = *footprint(cluster, {want.kind, 64 * MB, {0, {{16, 1}}}}, 1 * s);
+    const std::vector<network::Link> links = network::links_of(cluster);
+    const auto share = [&](std::size_t level) { return taken.ports[level] * links[level].bandwidth / 64e6; };
+    EXPECT_NEAR(share(0), want.node, 1e-9) << name_of(want.kind);
+    EXPECT_NEAR(share(1), want.leaf, 1e-9) << name_of(want.kind);
+    EXPECT_NEAR(share(2), want.spine, 1e-9) << name_of(want.kind);
+    EXPECT_NEAR(taken.memory_traffic / (B / s) / 64e6, want.passes * (want.node + want.leaf), 1e-9)
+        << name_of(want.kind);
+  }
+}
+
+// One copy of a token for each node crosses the network; in the node one goes on to each rank.
 TEST(Footprint, CountsCopiesOfTokensForNodes) {
   const Cluster cluster = test::dgx_a100();
   const Routing routing{256, 8, 8, 4};
@@ -104,7 +138,7 @@ TEST(Footprint, CountsCopiesOfTokensForNodes) {
   const auto bytes = [&](std::size_t level) {
     return taken.ports[level] * network::link_of(cluster.levels[level], cluster.gpu).bandwidth;
   };
-  EXPECT_NEAR(bytes(0), ranks * 63 / 64 * tokens, 1e-3);
+  EXPECT_NEAR(bytes(0), ranks * 7 / 8 * tokens, 1e-3);
   EXPECT_NEAR(bytes(1), parts_reached(routing, 8) * 7 / 8 * tokens, 1e-3);
 }
 

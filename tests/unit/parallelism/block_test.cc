@@ -1481,10 +1481,8 @@ Model compressed_model() {
                                          .output_groups = 4,
                                          .output_rank = 48,
                                          .sparse_layers = {.every = 0, .listed = {1}},
-                                         .window_layers = {.every = 0, .listed = {0}},
-                                         .index_heads = 2,
-                                         .index_head_dim = 40,
-                                         .index_top_k = 24};
+                                         .window_layers = {.every = 0, .listed = {0}}};
+  model.indexer = Indexer{.heads = 2, .head_dim = 40, .top_k = 24, .shared_layers = {}};
   return model;
 }
 
@@ -1501,8 +1499,10 @@ TEST(CompressedAttention, ParametersAndProducts) {
     for (std::size_t layer = 0; layer < 3; ++layer) {
       const LayerKind kind = layer_kind(model, static_cast<std::int64_t>(layer));
       EXPECT_EQ(kind.compressed_keys, read[layer]);
-      const Block block = layer_block(
-          shape, {.mixer = kind.mixer, .feed_forward = FeedForward::kNone, .compressed_keys = kind.compressed_keys});
+      const Block block = layer_block(shape, {.mixer = kind.mixer,
+                                              .feed_forward = FeedForward::kNone,
+                                              .compressed_keys = kind.compressed_keys,
+                                              .chooses_keys = kind.chooses_keys});
       const double down = 512.0 * (96 + 64), up = 96.0 * 512 + 4 * 48 * 128 + 4 * 48 * 512;
       const bool chooses = kind.compressed_keys == CompressedKeys::kSparse;
       EXPECT_DOUBLE_EQ(parameters_of(block).dense,
@@ -1526,7 +1526,8 @@ TEST(CompressedAttention, RanksExchangeKeys) {
   const Model model = compressed_model();
   const LayerKind kind{.mixer = Mixer::kCompressedAttention,
                        .feed_forward = FeedForward::kNone,
-                       .compressed_keys = CompressedKeys::kSparse};
+                       .compressed_keys = CompressedKeys::kSparse,
+                       .chooses_keys = true};
   const ParallelPlan plan{.cp = 2, .cp_comm = ContextExchange::kAllToAll};
   const Block block = layer_block(Shape(model, plan, {1, 1, 256, Precision::kBf16}), kind);
   const BlockStep index = step(block, "attention.index"), heads = step(block, "attention.heads"),
@@ -1560,6 +1561,94 @@ TEST(CompressedAttention, RecomputedCoreKeepsItsQueries) {
   EXPECT_DOUBLE_EQ(freed, 256 * 8 * (2.0 * 64 + 4));
   // Queries of 8 heads, and the keys.
   EXPECT_DOUBLE_EQ(step(block, "attention.heads").kept_for_input_gradient, 2.0 * 256 * (8 + 1) * 64);
+}
+
+// Attention of DeepSeek-V3.2 (arXiv 2512.02556) in a small model: latents of 64 and 16 rotated channels, 8 heads, 24
+// keys of each query. Layer 1 reads the keys that layer 0 chose.
+Model choosing_model() {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.mla = LatentAttention{.q_rank = 96, .kv_rank = 64, .nope_head_dim = 32, .rope_head_dim = 16, .v_head_dim = 40};
+  model.indexer = Indexer{.heads = 2, .head_dim = 48, .top_k = 24, .shared_layers = {.every = 2, .listed = {}}};
+  return model;
+}
+
+// As many weights as all keys have, and the indexer's; products with the up-projections before and behind a core of 24
+// keys, which has 64 rows of heads, or all heads that there are.
+TEST(ChosenKeys, ParametersAndProducts) {
+  const Model model = choosing_model();
+  Model all_keys = model;
+  all_keys.indexer.reset();
+  const double index = 96.0 * 2 * 48 + 512 * 2 + 512 * 48;
+  for (const std::int64_t tp : {1, 4}) {
+    const ParallelPlan plan{.tp = tp};
+    const Training training{1, 1, 256, Precision::kBf16};
+    const Shape shape(model, plan, training), whole(all_keys, plan, training);
+    const auto ranks = static_cast<double>(tp);
+    for (const std::int64_t layer : {0, 1}) {
+      const LayerKind kind = layer_kind(model, layer);
+      EXPECT_EQ(kind.chooses_keys, layer == 0);
+      const double indexer = kind.chooses_keys ? index : 0;
+      const Block block = layer_block(shape, {.feed_forward = FeedForward::kNone, .chooses_keys = kind.chooses_keys});
+      const Block dense = layer_block(whole, {.feed_forward = FeedForward::kNone});
+      EXPECT_DOUBLE_EQ(parameters_of(block).dense - parameters_of(dense).dense, kind.chooses_keys ? index + 2 * 48 : 0);
+      const double products = 512.0 * (96 + 64 + 16) + 8 / ranks * (96 * 48 + 32 * 64 + 64 * 40 + 40 * 512);
+      // Scores of the mean half of the keys, and one weight of each head for them.
+      const double scores = kind.chooses_keys ? 2.0 * 2 * 128 * (48 + 1) : 0;
+      EXPECT_DOUBLE_EQ(flops_of(block).forward,
+                       256 * (2 * (products + indexer) + 2.0 * 8 * 24 * (64 + 16 + 64) + scores));
+      EXPECT_DOUBLE_EQ(flops_of(block).alone, 256 * (2 * indexer + scores));
+    }
+  }
+  Training shorter{1, 1, 16, Precision::kBf16};
+  const Block few = layer_block(Shape(model, ParallelPlan(), shorter), layer_kind(model, 0));
+  const auto core = std::get<Attention>(std::get<Operator>(step(few, "attention.core").forward.front().what).kind);
+  EXPECT_EQ(core.key_length, 16);
+}
+
+// Under sequence parallelism the indexer has all tokens, and ranks gather latents, not heads. Context-parallel ranks
+// gather the keys of the core and of the indexer, which has no gradient, whatever plan/cp_comm says.
+TEST(ChosenKeys, RanksGatherLatents) {
+  const Model model = choosing_model();
+  ParallelPlan plan{.tp = 2, .cp = 2, .cp_comm = ContextExchange::kAllToAll};
+  plan.sequence_parallel = true;
+  const Shape shape(model, plan, {1, 1, 256, Precision::kBf16});
+  EXPECT_EQ(shape.cp_inner, 1);
+  const Block block = layer_block(shape, {.feed_forward = FeedForward::kNone, .chooses_keys = true});
+  const BlockStep index = step(block, "attention.index"), heads = step(block, "attention.heads");
+  EXPECT_TRUE(index.input_gradient.empty() && index.weight_gradient.empty());
+  EXPECT_THAT(
+      names(index.forward),
+      ElementsAre("attention.index.hidden.all_gather", "attention.index.latents.all_gather", "attention.index.queries",
+                  "attention.index.weights", "attention.index.keys", "attention.index.key_norm",
+                  "attention.index.rotary.queries", "attention.index.rotary.keys",
+                  "attention.index.keys.context.all_gather", "attention.index.scores", "attention.index.top_k"));
+  EXPECT_THAT(names(heads.forward), ElementsAre("attention.rotary.queries", "attention.rotary.keys",
+                                                "attention.assemble", "attention.latents.all_gather",
+                                                "attention.keys.context.all_gather", "attention.keys.reorder"));
+  EXPECT_THAT(names(heads.input_gradient),
+              ElementsAre("attention.keys.backward.reorder", "attention.keys.backward.context.reduce_scatter",
+                          "attention.assemble.backward", "attention.rotary.keys.backward",
+                          "attention.rotary.queries.backward", "attention.latents.grad.reduce_scatter"));
+  EXPECT_EQ(std::get<Communication>(heads.forward[3].what).size, 2.0 * 128 * 64 * B);
+  EXPECT_EQ(std::get<Communication>(heads.forward[4].what).size, 2.0 * 256 * (64 + 16) * B);
+  // Queries of four heads, and the keys of both ranks.
+  EXPECT_DOUBLE_EQ(heads.kept_for_input_gradient, 2.0 * 128 * (4 + 2) * (64 + 16));
+}
+
+// Megatron-Core's core is the indexer, the attention and the up-projection of the values: recomputed, it keeps neither
+// which keys were chosen nor what that projection reads.
+TEST(ChosenKeys, RecomputedCoreKeepsNothing) {
+  const Model model = choosing_model();
+  const Shape shape(model, ParallelPlan(), {1, 1, 256, Precision::kBf16});
+  const Block block = layer_block(shape, {.feed_forward = FeedForward::kNone, .chooses_keys = true});
+  const double freed = kept_bytes(block, Recompute::kNone).after_forward -
+                       kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kCoreAttention)).after_forward;
+  EXPECT_DOUBLE_EQ(freed, 256 * (4.0 * 24 + 8 * (2.0 * 64 + 4)));
+  const double up =
+      kept_bytes(block, Recompute::kNone).after_forward -
+      kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kLatentUpProjection)).after_forward;
+  // What the up-projection of the queries makes and the core reads, and the keys beside it.
+  EXPECT_DOUBLE_EQ(up, 256 * 2.0 * (8 * 32 + 8 * 80 + 80));
 }
 
 // Hyper-connections (arXiv 2512.24880) with n streams: a branch has a matrix of n (n + 2) weights a token, reads n

@@ -118,9 +118,12 @@ void model_fields(Io& io, Model& model) {
     inner.optional("dense_ratio", compressed.dense_ratio, 2, kMostSize);
     inner.layers("sparse_layers", compressed.sparse_layers);
     inner.layers("window_layers", compressed.window_layers);
-    inner.required("index_heads", compressed.index_heads, 1, kMostSize);
-    inner.required("index_head_dim", compressed.index_head_dim, 1, kMostSize);
-    inner.required("index_top_k", compressed.index_top_k, 1, kMostSize);
+  });
+  io.object("indexer", model.indexer, [](auto& inner, Indexer& indexer) {
+    inner.required("heads", indexer.heads, 1, kMostSize);
+    inner.required("head_dim", indexer.head_dim, 1, kMostSize);
+    inner.required("top_k", indexer.top_k, 1, kMostSize);
+    inner.layers("shared_layers", indexer.shared_layers);
   });
   io.optional("residual_streams", model.residual_streams, 1, 64);
   io.optional("published_parameters", model.published_parameters, 0, 1e18);
