@@ -133,13 +133,13 @@ a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc
 a reduction of ASTRA-Sim reads once|network_model/src/astra_formulas.cc|s@return 3 \* truncated@return 2 * truncated@|unit_network_model property_network_model
 a size counts as often as it was measured|network_model/src/learn/network_fit.cc|s@const double weight = 1 / rows_of_size\[point.bytes\];@const double weight = 1;@|unit_network_model property_network_model
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
-a rank sends itself its own part|network_model/src/algorithms/direct.cc|s@(link.network() ? ranks : common) - beside@(link.network() ? ranks : common) - 0 * beside@|unit_network_model property_network_model
+a rank sends itself its own part|network_model/src/algorithms.h|s@(reached - beside) / among@(reached - 0 * beside) / among@|unit_network_model property_network_model
 a tree of two nodes carries its bytes twice|network_model/src/algorithms/nvls_tree.cc|s@call.nodes() == 2 ? 1 : 2@call.nodes() == 2 ? 2 : 2@|unit_network_model property_network_model
 collnet moves the data of a node once|network_model/src/algorithms/collnet.cc|s@2 \* (parts - 1) / parts \* call.bytes / call.bandwidth(tier)@(parts - 1) / parts * call.bytes / call.bandwidth(tier)@|unit_network_model property_network_model
 halves do not get smaller|network_model/src/algorithms/halving_doubling.cc|s@piece /= parts;@piece /= 1;@|unit_network_model property_network_model
 trees do not add the device's latency|network_model/src/links.cc|s@link.network() ? level.fabric.latency / units::us : shift@link.network() ? shift : shift@|unit_network_model property_network_model
 latencies stand still with the size|network_model/src/links.cc|s@if (bytes >= kLast) return 1 + kGrowth;@if (bytes >= kLast) return 1;@|unit_network_model property_network_model
-tokens cross the network for each expert|network_model/src/algorithms.cc|s@return parts_reached(collective.routing, nodes) / @return parts_reached(collective.routing, std::max(nodes, ranks)) / @|unit_network_model property_network_model
+tokens cross the network for each expert|network_model/src/algorithms.cc|s@parts_reached(routing, call.nodes()) / @parts_reached(routing, placement.ranks) / @|unit_network_model property_network_model
 a torus is cut once|network_model/src/algorithms.cc|s@return half \* (parts - half) / parts;@return half * (parts - half) / parts / 2;@|unit_network_model property_network_model
 what leaves a node passes no inner port|network_model/src/fair_sharing.cc|s@outward += loads\[l\];@outward = loads[l];@|unit_network_model unit_simulator property_network_model
 a switch of ASTRA-Sim is one hop|network_model/src/astra_formulas.cc|s@AstraTopology::kSwitch) return 2;@AstraTopology::kSwitch) return 1;@|unit_network_model property_network_model
@@ -223,7 +223,7 @@ a slow host is not warned of|simulator/src/warnings.cc|s@longer < kWide \* step@
 slowed kernels hide no more launches|simulator/src/host_waits.cc|s@if (slow > alone)@if (false)@|unit_simulator
 twice the FLOPs take twice the energy|simulator/src/sensitivity.cc|s@gpu.flop_energy /= factor;@gpu.flop_energy *= 1;@|unit_simulator
 one replica gathers its weights|core/include/ns_dist/parallel_plan.h|s@(has_fp32_shards(plan) .. has_replicas(plan)) \&\&@true \&\&@|unit_parallelism
-a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@inner - loads\[@inner - 0 * loads[@|unit_network_model
+a node's links carry what leaves it, too|network_model/src/fair_sharing.cc|s@own - leaving(outer)@own - 0 * leaving(outer)@|unit_network_model
 launches do not hide behind kernels|core/include/ns_dist/host_launches.h|s@part(p).all - hidden@part(p).all - 0 * hidden@|unit_simulator property_simulator
 kernels of a family deviate each for itself|simulator/src/step_difference.cc|s@families\[entry.kind\]@families[entry.name]@|unit_simulator property_simulator
 the search's bound adds up all stages|simulator/src/search/search.cc|s@static_cast<double>(scenario.plan.pp);@std::min(1.0, static_cast<double>(scenario.plan.pp));@|unit_simulator property_simulator
@@ -352,7 +352,7 @@ a higher clock takes units away|compute_model/src/machine.cc|s@found = std::max(
 the load of training follows the nominal rate|simulator/src/training_clock.cc|s@= powered_tensor_rate(gpu) /@= gpu.tensor[DType::kBf16] /@|unit_simulator
 the slowest place of a group is not waited for|simulator/src/costs.cc|s@if (there.latency > forecast.latency)@if (there.latency < Seconds())@|unit_simulator
 heads that are exchanged are kept once|parallelism/src/blocks/attention.cc|s@shape.cp_inner > 1) {@shape.cp_inner > 99999) {@|unit_parallelism
-key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner == 0 || inner % heads == 0@heads > 0@|unit_parallelism
+key-value heads are exchanged among any ranks|parallelism/src/check_plan.cc|s@heads % inner == 0 .. inner % heads == 0@heads > 0@|unit_parallelism
 chunks see the whole ring|parallelism/src/blocks/attention.cc|s@(whole.query_length + piece - 1) / piece - 1)@parts)@|unit_parallelism
 experts have no kernels for biases|parallelism/src/blocks/moe.cc|s@if (shape.model->bias) add_bias@if (shape.tp < 0) add_bias@|unit_parallelism
 gradients of shared experts' inputs are not added|parallelism/src/blocks/moe.cc|s@shared.empty() ? 2 : 3@2@|unit_parallelism
@@ -395,7 +395,7 @@ annotate follows the slots of ASTRA-Sim|chakra_io/src/annotate.cc|s@if (!wait.af
 a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
 collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
 layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
-steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@if (gpu.vendor != "nvidia" ||@if (@|unit_simulator
+steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@if (gpu.vendor != "nvidia" ..@if (@|unit_simulator
 fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (before_ampere and false) {@|unit_simulator
 uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % chunks != 0)@(layers % chunks != 0 and (even or true))@|unit_simulator
 ZeRO 2 is no remedy|simulator/src/memory_remedy.cc|s@muon ? 0 : further@muon ? 0 : std::min(further, 1)@|unit_simulator
@@ -404,7 +404,7 @@ all that overlaps is told one by one|simulator/src/without_effect.cc|s@set, name
 a GPU with fewer links is scaled|compute_model/src/reference_gpu.cc|s@reference.known.gpu.id = sheet.id;@reference.known.gpu.id = machine.gpu.id;@|unit_compute_model
 measurements as forecast tell nothing of others|compute_model/src/kernel_calibration.cc|s@kNinety \* family.amplitude \*@kNinety *@|unit_compute_model
 a forward pass keeps its loss for the next|parallelism/src/memory.cc|s@plan->passes == Passes::kForward ? 0 : chunk.loss@plan->passes == Passes::kForward ? chunk.loss : chunk.loss@|unit_parallelism
-an encoder caches keys|parallelism/src/blocks/attention.cc|s@  if (!shape.model->bidirectional) {  // no later@  if (shape.heads > 0) {  // no later@|unit_parallelism
+an encoder caches keys|parallelism/src/blocks/attention.cc|s@  if (!shape.model->bidirectional) block.cached@  block.cached@|unit_parallelism
 smaller layers on the host take as much room|parallelism/src/memory.cc|s@(all - largest) \* kept.next_kept@(all - largest) * kept.most_kept@|unit_parallelism
 other links fill the nodes of a report|simulator/src/scenario.cc|s@gpus_of(cluster) == gpus_of(base->cluster)@gpus_of(cluster) == 0@|unit_simulator
 the same schedule resets its chunks|simulator/src/scenario.cc|s@schedule \&\& other_schedule \&\& !keeps_chunks@schedule \&\& (other_schedule or keeps_chunks)@|unit_simulator
@@ -414,16 +414,22 @@ collectives without a group are numbered by themselves|chakra_io/src/replay.cc|s
 steps on a generation that nobody measured were compared|simulator/src/step_interval.cc|s@!is_known_architecture(gpu.architecture)@gpu.architecture.empty()@|unit_simulator
 a saving has no lower end|simulator/src/improvements.cc|s@{-difference.high, min(@{-difference.longer, min(@|unit_simulator
 sparse keys do not overlap|parallelism/src/blocks/compressed_attention.cc|s@return is_sparse() ? 2 : 1@return is_sparse() ? 1 : 1@|unit_parallelism
-an indexer scores all keys of all queries|parallelism/src/blocks/compressed_attention.cc|s@std::max<std::int64_t>(1, all / 2)@std::max<std::int64_t>(1, all)@|unit_parallelism
+an indexer scores all keys of all queries|parallelism/src/blocks/indexer.cc|s@std::max<std::int64_t>(1, all / 2)@std::max<std::int64_t>(1, all)@|unit_parallelism
 contexts gather their own compressed keys alone|parallelism/src/blocks/compressed_attention.cc|s@compressed \* shape.cp, size.width@compressed, size.width@|unit_parallelism
 a recomputed core frees its queries|parallelism/src/blocks/compressed_attention.cc|s@bytes_of(shape, shape.tokens, shape.heads \* size.width) + bytes_of@bytes_of@|unit_parallelism
 streams are not mixed|parallelism/src/blocks/common.cc|s@mixes ? n \* (n + 2) : n@mixes ? n * (n + 1) : n@|unit_parallelism
 a message has one stream|parallelism/src/planner.cc|s@(1 + predictions) \* shape_.streams@1 + predictions@|unit_parallelism
-layers that predict read compressed keys|core/src/model.cc|s@kind.compressed_keys = CompressedKeys::kNone;@@|unit_core
+layers that predict read compressed keys|core/src/model.cc|s@if (model.compressed) kind.compressed_keys@if (false) kind.compressed_keys@|unit_core
 a GPU is like any other one|compute_model/src/reference_gpu.cc|s@if (named \&\& !run@if (false \&\& named \&\& !run@|unit_compute_model
 three products stand for all|simulator/src/scenario.cc|s@products / kEnough@1.0 + 0 * kEnough@|unit_simulator
 rows faster than the peak are taken|compute_model/src/kernel_calibration.cc|s@kFastest \* compute@0 * kFastest * compute@|unit_compute_model
 nodes decide whatever is measured|network_model/src/learn/network_fit.cc|s@return \*middle < kClearlyLonger@return *middle < 1e9 * kClearlyLonger@|unit_network_model
+a short causal attention is corrected twice|compute_model/src/compute_model.cc|s@std::max(uncalibrated(whole, unmasked, none).seconds, unmasked.roofline.floor())@answer(whole, unmasked, none).latency / s@|unit_compute_model
+nvfp4 is written as fp4|core/src/operator_forms.cc|s@dtype = "nvfp4"@dtype = "fp4"@|unit_core
+few heads are few rows of chosen keys|parallelism/src/blocks/indexer.cc|s@std::max(shape.heads, std::min(shape.model->heads, kRows))@std::max(shape.heads, kRows - kRows)@|unit_parallelism
+chosen keys have the width of one head|parallelism/src/blocks/chosen_attention.cc|s@(shape.heads + shape.cp) \* width@(shape.heads + 1) * width@|unit_parallelism
+each layer has an indexer|core/src/model.cc|s@ && !model.indexer->shared_layers.contains(layer)@@|unit_core unit_parallelism
+a rank has a part of the indexer|parallelism/src/blocks/indexer.cc|s@scores.heads = of.heads;@scores.heads = of.heads / std::min(2L, shape.plan->tp);@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

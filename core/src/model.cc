@@ -107,7 +107,8 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
 
 LayerKind prediction_kind(const Model& model) {
   LayerKind kind = layer_kind(model, model.layers - 1);
-  if (model.compressed) kind.compressed_keys = CompressedKeys::kNone, kind.chooses_keys = false;
+  if (model.compressed) kind.compressed_keys = CompressedKeys::kNone;
+  kind.chooses_keys = model.indexer && !model.compressed;
   return kind;
 }
 

@@ -213,7 +213,7 @@ std::vector<AttentionHeads> all_heads(const Model& model);
 // The kind of one layer, counted from 0. The model's layer_pattern must be one that check_pattern accepts.
 LayerKind layer_kind(const Model& model, std::int64_t layer);
 // That of a layer for multi-token prediction: the last one's, without compressed keys (DeepSeek-V4,
-// inference/model.py).
+// inference/model.py); queries of latent attention read keys that its own indexer chooses.
 LayerKind prediction_kind(const Model& model);
 // Whether queries read keys that are chosen or compressed: context-parallel ranks gather these, whatever
 // ParallelPlan::cp_comm says, and no kernel stores scores.

@@ -842,6 +842,7 @@ TEST(HuggingFace, IndexersOfLatentAttention) {
   std::string chooses;
   for (std::int64_t layer = 0; layer < 8; ++layer) chooses += layer_kind(*every, layer).chooses_keys ? 'F' : 'S';
   EXPECT_EQ(chooses, "FFFSSSFS");
+  EXPECT_TRUE(prediction_kind(*every).chooses_keys);  // its own
   for (const std::string same :
        {R"("index_topk_pattern": "FFFSSSFS")", R"("index_topk_pattern": ["F", "F", "F", "S", "S", "S", "F", "S"])",
         R"("indexer_types": ["full", "full", "full", "shared", "shared", "shared", "full", "shared"])"}) {

@@ -1332,7 +1332,8 @@ TEST(Attention, LayersHaveTheHeadsOfTheirKind) {
   model.sliding_window = 128;
   model.full_attention_layers = {.every = 2, .listed = {}};
   model.windowed_heads = AttentionHeads{16, 8, 64, 0, true};
-  const Shape shape(model, ParallelPlan{.tp = 2}, {1, 1, 512, Precision::kBf16});
+  const ParallelPlan plan{.tp = 2};
+  const Shape shape(model, plan, {1, 1, 512, Precision::kBf16});
   const auto of = [&](std::int64_t layer) { return layer_block(shape, layer_kind(model, layer)); };
   const auto core = [&](const Block& block) {
     return std::get<Attention>(std::get<Operator>(step(block, "attention.core").forward[0].what).kind);
@@ -1459,7 +1460,8 @@ TEST(ShortConvolutions, ParametersProductsAndMemory) {
   model.full_attention_layers = {.every = 2, .listed = {}};
   EXPECT_EQ(layer_kind(model, 1).mixer, Mixer::kAttention);
   for (const std::int64_t tp : {1, 4}) {
-    const Shape shape(model, ParallelPlan{.tp = tp}, {1, 1, 128, Precision::kBf16});
+    const ParallelPlan plan{.tp = tp};
+    const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
     const LayerKind kind = layer_kind(model, 0);
     EXPECT_EQ(kind.mixer, Mixer::kConvolution);
     const Block block = layer_block(shape, LayerKind{kind.mixer, FeedForward::kNone});
@@ -1494,7 +1496,8 @@ TEST(CompressedAttention, ParametersAndProducts) {
   // The indexer: queries, weights of heads, its own keys.
   const double index = 96.0 * 80 + 512 * 2 + 2 * 512 * 80, index_rest = 4 * 80 + 40;
   for (const std::int64_t tp : {1, 4}) {
-    const Shape shape(model, ParallelPlan{.tp = tp}, {1, 1, 256, Precision::kBf16});
+    const ParallelPlan plan{.tp = tp};
+    const Shape shape(model, plan, {1, 1, 256, Precision::kBf16});
     const auto ranks = static_cast<double>(tp);
     for (std::size_t layer = 0; layer < 3; ++layer) {
       const LayerKind kind = layer_kind(model, static_cast<std::int64_t>(layer));
@@ -1554,7 +1557,8 @@ TEST(CompressedAttention, RanksExchangeKeys) {
 // Recomputation of the core frees its output and statistics, not the queries: nothing makes these again.
 TEST(CompressedAttention, RecomputedCoreKeepsItsQueries) {
   const Model model = compressed_model();
-  const Shape shape(model, ParallelPlan(), {1, 1, 256, Precision::kBf16});
+  const ParallelPlan plan;
+  const Shape shape(model, plan, {1, 1, 256, Precision::kBf16});
   const Block block = layer_block(shape, {.mixer = Mixer::kCompressedAttention, .feed_forward = FeedForward::kNone});
   const double freed = kept_bytes(block, Recompute::kNone).after_forward -
                        kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kCoreAttention)).after_forward;
@@ -1639,7 +1643,8 @@ TEST(ChosenKeys, RanksGatherLatents) {
 // which keys were chosen nor what that projection reads.
 TEST(ChosenKeys, RecomputedCoreKeepsNothing) {
   const Model model = choosing_model();
-  const Shape shape(model, ParallelPlan(), {1, 1, 256, Precision::kBf16});
+  const ParallelPlan plan;
+  const Shape shape(model, plan, {1, 1, 256, Precision::kBf16});
   const Block block = layer_block(shape, {.feed_forward = FeedForward::kNone, .chooses_keys = true});
   const double freed = kept_bytes(block, Recompute::kNone).after_forward -
                        kept_bytes(block, Recompute::kSelective, set_of(RecomputeModule::kCoreAttention)).after_forward;
@@ -1705,7 +1710,8 @@ TEST(DeltaNets, ParametersProductsAndMemory) {
 TEST(DeltaNets, ChannelsMayHaveTheirOwnDecays) {
   Model model = llama(1, 512, 8, 8, 1024);
   model.delta_net = DeltaNet{.key_heads = 8, .value_heads = 8, .key_dim = 64, .value_dim = 64};
-  const Shape shape(model, ParallelPlan{.tp = 2}, {1, 1, 128, Precision::kBf16});
+  const ParallelPlan plan{.tp = 2};
+  const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
   const Block heads = delta_net_block(shape);
   model.delta_net->decay_rank = 32, model.delta_net->gate_rank = 16;
   const Block channels = delta_net_block(shape);
