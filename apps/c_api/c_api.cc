@@ -226,7 +226,10 @@ struct ns_dist_session {
 
   void set_error(std::string text) const {
     const std::scoped_lock guard(lock_);
-    errors_[thread_number()] = std::move(text);
+    const auto own = errors_.insert_or_assign(thread_number(), std::move(text)).first;
+    constexpr std::size_t kMostThreads = 4096;
+    if (errors_.size() <= kMostThreads) return;
+    errors_.erase(own == errors_.begin() ? std::next(own) : errors_.begin());  // of the thread that began first
   }
   const char* error() const {
     const std::scoped_lock guard(lock_);

@@ -223,9 +223,7 @@ class Lint {
   }
   bool takes_no_time(const FlatNode& kernel) const {
     if (!roofline()) return false;
-    const auto work = static_cast<double>(kernel.num_ops.value), size = static_cast<double>(kernel.tensor_size.value);
-    const AstraSystem& system = *options_.system;
-    return work / std::min(system.local_memory_gbs * 1e9 * (work / size), system.peak_tflops * 1e12) * 1e9 < 1;
+    return roofline_ns(kernel, options_.system->local_memory_gbs, options_.system->peak_tflops) < 1;
   }
   // A group of some ranks has a delay of its own.
   bool takes_no_time(const NodeFacts& collective) const {

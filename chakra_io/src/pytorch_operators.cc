@@ -86,6 +86,11 @@ struct Inputs {
     if (list.empty() || list.size() > 2 || list.front() != list.back()) return std::nullopt;
     return list.front();
   }
+  // No dilated and no transposed convolution: those that are not told are neither.
+  bool plain(std::size_t dilation, std::size_t transposed = kMostInputs) const {
+    const bool turned = transposed < values.size() && values[transposed] != "False" && values[transposed] != "0";
+    return !turned && (dilation >= values.size() || both(dilation) == 1);
+  }
 };
 
 std::optional<OperatorKind> product(const Shape& a, const Shape& b, GemmLayout layout) {
@@ -173,13 +178,20 @@ std::optional<OperatorKind> kind_of(std::string_view name, const Inputs& in) {
     return in.shape(0).size() == 3 ? batched(in.shape(0), in.shape(1))
                                    : product(in.shape(0), in.shape(1), GemmLayout::kNN);
   }
-  if (name == "conv2d" || name == "convolution" || name == "_convolution") {
+  if (name == "conv2d") {
+    if (!in.plain(5)) return std::nullopt;
+    return convolution(in.shape(0), in.shape(1), in.both(3), in.both(4), Pass::kForward);
+  }
+  if (name == "convolution" || name == "_convolution") {
+    if (!in.plain(5, 6)) return std::nullopt;
     return convolution(in.shape(0), in.shape(1), in.both(3), in.both(4), Pass::kForward);
   }
   if (name == "cudnn_convolution") {
+    if (!in.plain(4)) return std::nullopt;
     return convolution(in.shape(0), in.shape(1), in.both(3), in.both(2), Pass::kForward);
   }
   if (name == "convolution_backward") {
+    if (!in.plain(6, 7)) return std::nullopt;
     return convolution(in.shape(1), in.shape(2), in.both(4), in.both(5), Pass::kBackward);
   }
   const Shape& first = in.shape(0);

@@ -129,11 +129,8 @@ class Replay {
       node.tag = facts->tag;
       node.peer = static_cast<std::int32_t>(facts->peer);
       if (node.type == TraceNodeType::kCompute && roofline && !node.cpu) {
-        // As Roofline.cc and Workload.cc compute it, in doubles.
-        const auto work = static_cast<double>(in.num_ops.value), size = static_cast<double>(in.tensor_size.value);
-        const double perf = std::min(options_.local_memory_gbs * 1e9 * (work / size), options_.peak_tflops * 1e12);
         constexpr double kLongest = 1e18;
-        const double time = work / perf * 1e9;
+        const double time = roofline_ns(in, options_.local_memory_gbs, options_.peak_tflops);
         node.duration = time < kLongest ? static_cast<Nanoseconds>(time) : static_cast<Nanoseconds>(kLongest);
         if (!(time < kLongest)) {
           node.broken = true;

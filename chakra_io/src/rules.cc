@@ -101,6 +101,11 @@ std::map<std::int64_t, GroupMembers> members_of(const CommGroups& groups, std::i
   return out;
 }
 
+double roofline_ns(const FlatNode& kernel, double local_memory_gbs, double peak_tflops) {
+  const auto work = static_cast<double>(kernel.num_ops.value), size = static_cast<double>(kernel.tensor_size.value);
+  return work / std::min(local_memory_gbs * 1e9 * (work / size), peak_tflops * 1e12) * 1e9;
+}
+
 Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, TimedBy timed,
                              const std::map<std::int64_t, GroupMembers>& groups) {
   NodeFacts node;

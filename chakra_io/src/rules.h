@@ -83,6 +83,9 @@ struct NodeFacts {
 // What tells how long nodes take: the recorded durations of all; or those of kernels, or their work.
 enum class TimedBy : std::uint8_t { kDurations, kKernelDurations, kRoofline };
 
+// Nanoseconds of a kernel by ASTRA-Sim's roofline, in doubles as Roofline.cc and Workload.cc compute them.
+double roofline_ns(const FlatNode& kernel, double local_memory_gbs, double peak_tflops);
+
 // Errors have only a message: what is wrong with the node, and what the feeder does about it.
 Result<NodeFacts> check_node(const FlatNode& node, Rank rank, std::int64_t ranks, TimedBy timed,
                              const std::map<std::int64_t, GroupMembers>& groups);

@@ -181,15 +181,20 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                      gpu.architecture, gpu.name, near.empty() ? "" : fmt::format(", or is it \"{}\"?", near),
                      fmt::join(kArchitectures, ", "))});
   }
-  const std::optional<LatentAttention>& mla = scenario.model.mla;
-  const std::int64_t query = mla ? mla->nope_head_dim + mla->rope_head_dim : scenario.model.head_dim;
-  const std::int64_t value = mla ? mla->v_head_dim : scenario.model.head_dim;
+  std::vector<std::int64_t> widths;  // of queries and of values
+  if (const std::optional<LatentAttention>& mla = scenario.model.mla) {
+    widths = {mla->nope_head_dim + mla->rope_head_dim, mla->v_head_dim};
+  } else {
+    for (const AttentionHeads& of : all_heads(scenario.model))
+      widths.insert(widths.end(), {of.head_dim, of.value_dim()});
+  }
+  const auto odd = std::find_if(widths.begin(), widths.end(), [](std::int64_t width) { return width % 8 != 0; });
   const bool halves = size_of(storage_type(scenario.training.precision)) == 2.0 * units::B;
-  if (!scenario.plan.flash_attention && gpu.vendor == "nvidia" && halves && (query % 8 != 0 || value % 8 != 0)) {
+  if (!scenario.plan.flash_attention && gpu.vendor == "nvidia" && halves && odd != widths.end()) {
     found.push_back(
         {"unaligned_heads", fmt::format("heads of {} elements are no multiple of 8: without flash attention "
                                         "cuBLAS multiplies them on the vector units, many times as slow",
-                                        query % 8 != 0 ? query : value)});
+                                        *odd)});
   }
   const ContextExchange exchange = scenario.plan.cp_comm;
   const bool ring = exchange == ContextExchange::kRing || exchange == ContextExchange::kHierarchical;

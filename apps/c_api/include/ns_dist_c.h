@@ -61,7 +61,7 @@ int ns_dist_open(uint32_t abi, const char* const* fields, ns_dist_session** sess
 void ns_dist_close(ns_dist_session* session); /* NULL is allowed */
 
 /* The last mistake of this thread with this session, one line each; "" when there was none. Valid until the thread's
- * next call with the session. */
+ * next call with the session; of more than 4096 threads with mistakes, those that began first lose theirs. */
 const char* ns_dist_error(const ns_dist_session* session);
 
 /* Times in ns. low to high is a 90 % interval; no time can be shorter than the floor. */

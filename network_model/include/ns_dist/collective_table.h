@@ -46,7 +46,7 @@ class CollectiveReader {
   // Keeps a reference to `table`. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
-  // Errors, with the row's line: those of CsvTable::fields, too few fields, an unknown collective or dtype, a number
+  // Errors, with the row's line: those of CsvTable::fields, an unknown collective or dtype, a number
   // that is none, ranks below 2, bytes below 1, an imbalance below 1, above the ranks, or of another collective than
   // all_to_all.
   Result<CollectiveRow> row(std::size_t index) const;

@@ -379,6 +379,16 @@ TEST(PytorchOperators, ProductsConvolutionsAndPointwise) {
                                 ->kind)
           .pass,
       Pass::kBackward);
+  // A dilated or a transposed convolution is another one.
+  const auto convolved = [&](const std::string& name, const std::string& more) {
+    return op(name.c_str(), "[[2, 64, 112, 112], [64, 64, 3, 3], []]", "['Tensor(float)']",
+              ("[[1], [2], '<None>', [1, 1], [1, 1], " + more + "]").c_str());
+  };
+  EXPECT_TRUE(convolved("aten::conv2d", "[1, 1], 1"));
+  EXPECT_FALSE(convolved("aten::conv2d", "[2, 2], 1"));
+  EXPECT_TRUE(convolved("aten::convolution", "[1, 1], False, [0, 0], 1"));
+  EXPECT_FALSE(convolved("aten::convolution", "[1, 1], True, [0, 0], 1"));
+  EXPECT_FALSE(convolved("aten::convolution", "[1, 2], False, [0, 0], 1"));
   EXPECT_EQ(*op("aten::add_", "[[64, 64], [64, 64], []]"), (Operator{Elementwise{"add", 4096, 2, 1, 1}, DType::kBf16}));
   EXPECT_EQ(std::get<Normalization>(op("aten::native_layer_norm", "[[2, 8, 32], [], [32], [32], []]")->kind).rows, 16);
   for (const auto& [name, shapes, types] :

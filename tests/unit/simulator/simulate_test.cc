@@ -1265,6 +1265,8 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(heads), ElementsAre(HasSubstr("unaligned_heads: heads of 108 elements")));
   heads.model.head_dim = 112;
   EXPECT_THAT(messages(heads), ::testing::IsEmpty());
+  heads.model.v_head_dim = 100;
+  EXPECT_THAT(messages(heads), ElementsAre(HasSubstr("unaligned_heads: heads of 100 elements")));
 
   usual.named.names = {"plan/overlap_tp", "plan/expert_dispatch", "plan/expert_imbalance", "plan/expert_capacity"};
   Scenario parts = usual;
