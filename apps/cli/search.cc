@@ -342,7 +342,7 @@ int write_answers(const Job& job, const Catalog& catalog, std::vector<SearchCase
   }
   const bool in_vain = job.goals.finds_size && job.goals.deadline && !in_time(cases.front(), job.goals);
   const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
-  if (is_one && !job.flags.json) {
+  if (is_one) {
     cases.front().advice = better_size(job.requests.front(), cases.front(), job.options, catalog);
   }
   std::FILE* const stream = stream_of_answer(job.flags.json, outputs_of(job.flags));

@@ -86,6 +86,10 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
                               {"bytes_per_s_per_gpu", level.bandwidth_per_gpu() / (units::B / units::s)}});
   }
   row["plans"] = each.result.answers.size();
+  if (lacks_memory(each.result) && each.result.answers.empty()) {
+    row["least_memory_bytes"] = *each.result.least_memory / units::B;
+  }
+  if (!each.advice.empty()) row["advice"] = each.advice;
   if (!each.result.answers.empty()) {
     const Report& report = each.result.answers.front().report;
     row["step_time_s"] = report.step / units::s;

@@ -45,9 +45,11 @@ std::string no_plan(const SearchCase& found) {
     if (const auto least = found.result.least_sequences; least && most->first == "training/global_batch") {
       return fmt::format(
           "no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, which is at least {} with "
-          "the values that are tried{}\n  what may be possible: another --global-batch, fewer GPUs, or larger --tp, "
-          "--cp or --pp",
-          with_commas(*least), as_in(found.result, most->first));
+          "the values that are tried{}{}",
+          with_commas(*least), as_in(found.result, most->first),
+          found.advice.empty() ? "\n  what may be possible: another --global-batch, fewer GPUs, or larger --tp, "
+                                 "--cp or --pp"
+                               : "");
     }
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
                        as_in(found.result, most->first));
@@ -437,6 +439,20 @@ std::string as_cheap(const std::vector<SearchCase>& cases, const SearchCase& che
                      shown < texts.size() ? fmt::format(" and {} more", texts.size() - shown) : "");
 }
 
+// Whether the last doubling of the GPUs, of those that have plans, makes the training less than a fifth shorter.
+bool batch_limits(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const SearchCase* most = nullptr;
+  const SearchCase* half = nullptr;
+  for (const SearchCase& each : cases) {
+    if (training_of(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
+  }
+  for (const SearchCase& each : cases) {
+    if (most == nullptr || 2 * each.gpus > most->gpus || !training_of(each, goals)) continue;
+    if (half == nullptr || each.gpus > half->gpus) half = &each;
+  }
+  return half != nullptr && training_of(*most, goals)->total > 0.8 * training_of(*half, goals)->total;
+}
+
 // The best cases below the table.
 std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const BestCases best = best_of(cases, goals);
@@ -479,6 +495,8 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
                                               : "No cluster of these is in time");
     const auto time = best.fastest == nullptr ? std::nullopt : training_of(*best.fastest, goals);
     if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
+    if (goals.finds_size && batch_limits(cases, goals))
+      page += "; more GPUs help little with this --global-batch: try a larger one";
     page += "\n";
   }
   return page;

@@ -255,9 +255,9 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
   };
   std::int64_t within = 0, above = 0;
   std::optional<double> before;
-  bool passed = false;
-  for (std::int64_t most = smallest; most <= kMostSearched && !passed && soonest.in_vain < 2 && !searcher.interrupted();
-       most *= 2) {
+  int dearer = 0;  // sizes behind each other that cost too much, and more than the one before
+  for (std::int64_t most = smallest;
+       most <= kMostSearched && dearer < 2 && soonest.in_vain < 2 && !searcher.interrupted(); most *= 2) {
     const std::optional<std::int64_t> gpus = sizes.up_to(most);
     if (!gpus) continue;
     NS_TRY(const std::optional<double> cost, cost_at(*gpus));
@@ -265,7 +265,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
     const bool buys = *cost <= *goals.budget;
     if (buys) within = *gpus;
     if (buys || above <= within) above = buys ? 0 : *gpus;
-    passed = !buys && before && *cost >= *before;
+    dearer = !buys && before && *cost >= *before ? dearer + 1 : 0;
     before = cost;
   }
   if (within > 0 && above > within) {
@@ -282,72 +282,146 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
 
 namespace {
 
-constexpr Seconds kAny = std::numeric_limits<double>::infinity() * units::s;
-
-// A search beside the one that was asked for: the step of some plan that is below `step`.
-std::optional<Seconds> step_below(Seconds step, const SearchRequest& request, SearchOptions options,
-                                  const Catalog& catalog) {
-  constexpr std::uint64_t kMostPlans = 4'000'000;  // about two seconds of one processor
-  const auto space = SearchSpace::make(request, catalog);
-  if (!space || space->size() > kMostPlans) return std::nullopt;
-  const auto session = Session::make(space->base());
-  if (!session) return std::nullopt;
-  options.within = 0;
-  options.team = nullptr;
-  options.below = step;
-  const auto result = search(*space, *session, options);
-  if (!result || result->answers.empty() || result->interrupted) return std::nullopt;
-  return result->answers.front().report.step;
+bool gives(const SearchRequest& request, std::string_view field) {
+  const auto named = [field](const auto& each) { return each.field == field; };
+  return std::any_of(request.fixed.assignments.begin(), request.fixed.assignments.end(), named) ||
+         std::any_of(request.listed.begin(), request.listed.end(), named);
 }
 
-std::string what_fits(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
-                      const Catalog& catalog) {
+// Searches beside the one that was asked for.
+class OtherSearches {
+ public:
+  // Beside one of so many plans.
+  OtherSearches(const SearchOptions& options, const Catalog& catalog, std::uint64_t plans)
+      : options_(options), catalog_(catalog), most_(std::max<std::uint64_t>(4'000'000, 4 * plans)) {
+    options_.within = 0;
+    options_.team = nullptr;
+  }
+  // The step of some plan that is below `step`, or of the fastest without one; nothing of a space that takes too long.
+  std::optional<Seconds> step(const SearchRequest& request, std::optional<Seconds> below = {}) {
+    const auto space = SearchSpace::make(request, catalog_);
+    if (!space || space->size() > most_) return std::nullopt;
+    const auto session = Session::make(space->base());
+    if (!session) return std::nullopt;
+    options_.below = below;
+    const auto result = search(*space, *session, options_);
+    if (!result || result->answers.empty() || result->interrupted) return std::nullopt;
+    return result->answers.front().report.step;
+  }
+  bool fits(const SearchRequest& request) { return step(request, kAny).has_value(); }
+
+ private:
+  static constexpr Seconds kAny = std::numeric_limits<double>::infinity() * units::s;
+  SearchOptions options_;
+  const Catalog& catalog_;
+  std::uint64_t most_;  // 4 million plans take about two seconds of one processor
+};
+
+// The plans of a request that need the least memory.
+SearchRequest small_plans(SearchRequest request) {
+  if (!gives(request, "training/micro_batch")) request.fixed.set("training/micro_batch", 1);
+  if (!gives(request, "plan/recompute")) request.fixed.set("plan/recompute", std::string_view("full"));
+  return request;
+}
+
+std::string what_fits(const SearchRequest& request, const SearchCase& found, OtherSearches& others) {
   constexpr std::int64_t kMostTimes = 64;  // as many GPUs
   const double times_memory = *found.result.least_memory / found.base.cluster.gpu.memory;
   std::vector<std::string> fits;
-  for (std::int64_t times = 2; times <= kMostTimes && fits.empty(); times *= 2) {
-    const std::int64_t gpus = times * found.gpus;
-    if (static_cast<double>(times) < times_memory) continue;
-    if (step_below(kAny, with_gpus(request, gpus), options, catalog)) {
+  // Halves of the way from one power of two to the next, in whole nodes.
+  const std::int64_t node = std::min(found.gpus, found.base.cluster.gpus_per_node());
+  for (std::int64_t halves = 3; halves <= 2 * kMostTimes && fits.empty();) {
+    const std::int64_t gpus = halves * found.gpus / 2;
+    const bool may_fit = static_cast<double>(halves) >= 2 * times_memory && gpus % node == 0;
+    if (may_fit && others.fits(small_plans(with_gpus(request, gpus)))) {
       fits.push_back(fmt::format("more GPUs, as --gpus {}", gpus));
     }
+    halves += halves % 3 == 0 ? halves / 3 : halves / 2;
   }
-  SearchRequest offloads = request;
+  SearchRequest offloads = small_plans(request);
   offloads.fixed.set("plan/offload_optimizer", 1);
   const bool known = found.base.plan.offload_optimizer.value > 0 || found.base.plan.passes != Passes::kTraining;
-  if (!known && step_below(kAny, offloads, options, catalog)) {
+  if (!known && others.fits(offloads)) {
     fits.emplace_back("the optimizer in the hosts' memory, --offload-optimizer 1");
   }
   return fits.empty() ? "" : fmt::format("what fits: {}", fmt::join(fits, "; "));
 }
 
-// Fewer GPUs that are faster; where no plan is possible, the most of which some are.
-std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
-                       const Catalog& catalog) {
-  const auto sizes = Sizes::make(request, catalog);
-  const std::int64_t gpus = found.gpus, rounder = 4 * (gpus & -gpus);
-  const std::int64_t node = found.base.cluster.gpus_per_node();
+// Numbers of GPUs below the given one of which there are more plans, the largest first.
+std::vector<std::int64_t> rounder_sizes(const Sizes& sizes, std::int64_t gpus, std::int64_t node) {
   const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)));
-  if (!sizes || gpus < sizes->unit() || (node == even && sizes->has_whole_replicas(gpus))) return "";
-  // The next one that shares the batch evenly, the next that can be halved more often, and the next power of two.
-  std::vector<std::int64_t> fewer = sizes->between(gpus / 2 - 1, gpus);
+  // The next one that shares the batch evenly, those that can be halved more often, and the next power of two.
+  std::vector<std::int64_t> fewer = sizes.between(gpus / 2 - 1, gpus);
   if (!fewer.empty()) fewer = {fewer.back()};
-  fewer.push_back(gpus / rounder * rounder);
+  for (std::int64_t rounder = 4 * (gpus & -gpus); rounder < gpus; rounder *= 4) {
+    fewer.push_back(gpus / rounder * rounder);
+  }
   if (gpus % node == 0 && node != even) fewer.push_back(gpus / node * even);  // 64 of each 72
   fewer.push_back(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(gpus - 1))));
   std::sort(fewer.rbegin(), fewer.rend());
   fewer.erase(std::unique(fewer.begin(), fewer.end()), fewer.end());
-  const bool none = found.result.answers.empty();
-  Seconds least = none ? kAny : found.result.answers.front().report.step;
+  return fewer;
+}
+
+// Fewer GPUs that are faster.
+std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, const Sizes& sizes,
+                       OtherSearches& others) {
+  const std::int64_t gpus = found.gpus, node = found.base.cluster.gpus_per_node();
+  const bool even = std::has_single_bit(static_cast<std::uint64_t>(node));
+  if (gpus < sizes.unit() || (even && sizes.has_whole_replicas(gpus))) return "";
+  Seconds least = found.result.answers.front().report.step;
   std::string text;
-  for (const std::int64_t size : fewer) {
-    const auto step = step_below(least, with_gpus(request, size), options, catalog);
+  for (const std::int64_t size : rounder_sizes(sizes, gpus, node)) {
+    const auto step = others.step(with_gpus(request, size), least);
     if (!step) continue;
-    if (none) return fmt::format("what is possible: fewer GPUs, as --gpus {}", size);
     least = *step;
     text = fmt::format("fewer GPUs are faster: --gpus {}, {} or less", size, duration_text(least));
   }
   return text;
+}
+
+// The global batch nearest to that of the request, and the number of GPUs below, of which plans are possible.
+std::string what_is_possible(const SearchRequest& request, const SearchCase& found, const Sizes& sizes,
+                             OtherSearches& others) {
+  std::vector<std::string> possible;
+  const std::int64_t batch = found.base.training.global_batch;
+  std::vector<std::int64_t> batches;
+  const bool lists = std::any_of(request.listed.begin(), request.listed.end(),
+                                 [](const FieldValues& each) { return each.field == "training/global_batch"; });
+  for (std::int64_t replicas = found.gpus; !gives(request, "plan/dp") && !lists; replicas /= 2) {
+    const std::int64_t nearest = (batch + replicas / 2) / replicas * replicas;
+    if (nearest > 0 && nearest != batch) batches.push_back(nearest);
+    if (replicas % 2 != 0) break;
+  }
+  std::stable_sort(batches.begin(), batches.end(),
+                   [&](std::int64_t a, std::int64_t b) { return std::abs(a - batch) < std::abs(b - batch); });
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  constexpr std::size_t kMostTried = 4;
+  batches.resize(std::min(kMostTried, batches.size()));
+  std::optional<std::pair<Seconds, std::int64_t>> best;  // of which a sequence takes least
+  for (const std::int64_t other : batches) {
+    SearchRequest changed = request;
+    std::erase_if(changed.fixed.assignments,
+                  [](const Assignment& each) { return each.field == "training/global_batch"; });
+    changed.fixed.set("training/global_batch", other);
+    auto step = others.step(changed);
+    if (!step) step = others.step(small_plans(changed));
+    const auto each = [](Seconds of, std::int64_t sequences) { return of / static_cast<double>(sequences); };
+    if (step && (!best || each(*step, other) < each(best->first, best->second))) best = {*step, other};
+  }
+  if (best) {
+    possible.push_back(
+        fmt::format("another batch, as --global-batch {}: {} or less", best->second, duration_text(best->first)));
+  }
+  std::optional<std::pair<Seconds, std::int64_t>> fastest;
+  for (const std::int64_t size : rounder_sizes(sizes, found.gpus, found.base.cluster.gpus_per_node())) {
+    const auto step = others.step(with_gpus(request, size));
+    if (step && (!fastest || *step < fastest->first)) fastest = {*step, size};
+  }
+  if (fastest)
+    possible.push_back(
+        fmt::format("fewer GPUs, as --gpus {}: {} or less", fastest->second, duration_text(fastest->first)));
+  return possible.empty() ? "" : fmt::format("what is possible: {}", fmt::join(possible, "; "));
 }
 
 }  // namespace
@@ -355,12 +429,15 @@ std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, co
 std::string better_size(const SearchRequest& request, const SearchCase& found, const SearchOptions& options,
                         const Catalog& catalog) {
   if (found.result.interrupted) return "";
+  OtherSearches others(options, catalog, found.result.plans);
   const bool none = found.result.answers.empty();
-  if (none && lacks_memory(found.result)) return what_fits(request, found, options, catalog);
+  if (none && lacks_memory(found.result)) return what_fits(request, found, others);
   const bool several = std::any_of(request.listed.begin(), request.listed.end(), [](const FieldValues& each) {
     return each.field == "training/global_batch" || each.field == "training/sequence";
   });
-  return several && !none ? "" : fewer_gpus(request, found, options, catalog);
+  const auto sizes = Sizes::make(request, catalog);
+  if (!sizes || (several && !none)) return "";
+  return none ? what_is_possible(request, found, *sizes, others) : fewer_gpus(request, found, *sizes, others);
 }
 
 }  // namespace ns_dist::cli

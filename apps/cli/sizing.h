@@ -21,8 +21,8 @@ Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& ca
 Result<void> search_until_in_time(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                   Searcher& searcher);
 
-// Twice as many GPUs each time until the training costs more than the budget and the cost grows, or two sizes after
-// each other train no sooner; then sizes between the last one within the budget and the first above it. With a
+// Twice as many GPUs each time until two sizes after each other cost more than the budget and than the one before, or
+// train no sooner; then sizes between the last one within the budget and the first above it. With a
 // deadline, from the first size on whose peak rate could be in time. `first`: of the searcher's cases, the first one of
 // this request; none is searched twice.
 Result<void> search_within_budget(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,

@@ -129,7 +129,10 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
       page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario)),
                 remedy_text(report));
     } else {
-      page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions");
+      page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions{}",
+                report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1
+                    ? "; not tried: weights that all ranks share, as with --framework fsdp"
+                    : "");
       const Bytes logits = logits_at_peak(report);
       if (logits > 0.25 * report.scenario.cluster.gpu.memory) {
         page.fact("", "logits take {}: --loss-library liger keeps none", bytes_text(logits));

@@ -399,13 +399,16 @@ void check_experts(const Model& model, const ParallelPlan& plan, Checker& check)
           },
           over);
       const std::int64_t others = over / plan.dp;  // in each replica
+      const bool whole_experts = expert_tp(plan) > 1 && plan.dp * plan.cp * plan.tp % plan.ep == 0;
       check.divides(
           "plan/ep", plan.ep, over,
           [&] {
             return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
                                plan.ep, over, over == 1 ? "" : "s");
           },
-          model.moe->experts, fmt::format(", or a multiple of {} for plan/dp", plan.ep / std::gcd(plan.ep, others)));
+          model.moe->experts,
+          fmt::format("{}, or a multiple of {} for plan/dp", whole_experts ? ", or 1 for plan/etp" : "",
+                      plan.ep / std::gcd(plan.ep, others)));
     }
   }
   if (model.moe && plan.expert_capacity.value > 0 && plan.expert_dispatch != ExpertDispatch::kAllToAll) {

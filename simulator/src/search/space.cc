@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -529,7 +530,7 @@ double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const
 void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_context) follow_context(base, scenario);
   const PipelineSchedule& schedule = traits_of(scenario.plan);
-  if (follows_schedule) scenario.plan.overlap_p2p = schedule.overlaps_messages;
+  if (follows_schedule) scenario.plan.overlap_p2p = schedule.overlaps_messages && scenario.plan.pp > 1;
   if (follows_tokens) scenario.plan.overlap_ep = base.plan.overlap_ep && !schedule.hides_tokens;
 }
 
@@ -565,10 +566,14 @@ Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Cata
   }
   const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
   if (used == 0) {
-    std::int64_t fewer = gpus, more = gpus;
+    // Whole nodes, or 64 of each 72: other numbers can hardly be divided.
+    const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)));
     const std::int64_t full = (gpus / node + 1) * node;
-    while (used_of_node(node, fewer) == 0) --fewer;
-    while (used_of_node(node, more) == 0) ++more;
+    std::int64_t fewer = gpus / node * node, more = full;
+    if (used_of_node(node, even) > 0) {
+      fewer = std::max(fewer, gpus / even * even);
+      more = std::min(more, (gpus / even + 1) * even);
+    }
     return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
                  fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
                  fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});

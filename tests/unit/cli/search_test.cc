@@ -133,6 +133,7 @@ TEST(SearchCommand, ADeadlineThatNobodyMeetsEndsWhereMoreGpusDoNotHelp) {
   }
   const std::string page = run_command("ns-dist search " + job).out;
   EXPECT_THAT(page, HasSubstr("None of the sizes that were tried is in time; the soonest takes"));
+  EXPECT_THAT(page, HasSubstr("; more GPUs help little with this --global-batch: try a larger one\n"));
   // With failures, not by the step alone.
   const std::string gpus = std::to_string((*soonest)["gpus"].get<int>());
   std::string fastest = page.substr(page.find("The fastest: ") + 13);
@@ -797,9 +798,46 @@ TEST(SearchCommand, FewerGpusThatAreFasterAreTold) {
   ASSERT_LT(step_of("2048"), step_of("4096"));
   EXPECT_THAT(answered(job + "4096").out, HasSubstr("  fewer GPUs are faster: --gpus 2048, "));
   EXPECT_THAT(answered(job + "64").out, Not(HasSubstr("fewer GPUs")));
-  // 1,000 = 8 x 125 GPUs have no plan for 1,024 sequences of a model with 32 layers; 992 = 32 x 31 have.
-  EXPECT_THAT(answered("search --model llama3-8b --gpu h100 --global-batch 1024 --schedule 1f1b --gpus 1000").out,
-              HasSubstr("what is possible: fewer GPUs, as --gpus 992\n"));
+}
+
+// 1,000 = 8 x 125 GPUs have no plan for 1,024 sequences of a model with 32 layers: of the sizes and batches near them,
+// those of the fastest plans are named, and searches of these find no slower ones.
+TEST(SearchCommand, WhatIsPossibleIsTold) {
+  const std::string job = "search --model llama3-8b --gpu h100 --schedule 1f1b --gpus ";
+  const std::string text = answered(job + "1000 --global-batch 1024").out;
+  EXPECT_THAT(text, HasSubstr("what is possible: another batch, as --global-batch 1000: "));
+  EXPECT_THAT(text, HasSubstr("; fewer GPUs, as --gpus 896: "));
+  const json none = searched(job.substr(7) + "1000 --global-batch 1024");
+  EXPECT_THAT(text, HasSubstr(none["table"][0]["advice"].get<std::string>()));
+  const auto step_of = [&](const std::string& more) {
+    return searched(job.substr(7) + more)["plans"][0]["step_time_s"].get<double>();
+  };
+  EXPECT_LT(step_of("896 --global-batch 1024"), step_of("992 --global-batch 1024"));
+  EXPECT_LT(step_of("1000 --global-batch 1000"), step_of("896 --global-batch 1024"));
+}
+
+// DeepSeek-V3 needs 12 TB of weights, gradients and optimizer: 192 H100 hold them, 128 do not. The sizes that a search
+// proposes are the smallest of the halves on the way to the next power of two.
+TEST(SearchCommand, TheNextSizeThatFitsIsTold) {
+  const json found = searched("--model deepseek-v3 --gpu h100 --gpus 64 --global-batch 512");
+  const json& row = found["table"][0];
+  EXPECT_TRUE(found["plans"].empty());
+  EXPECT_THAT(row["advice"].get<std::string>(), HasSubstr("what fits: more GPUs, as --gpus 192; "));
+  EXPECT_GT(row["least_memory_bytes"].get<double>(), 80 * 1.074e9);
+}
+
+// Few GPUs of a large model recompute more: with 8, 16 and 32 the training costs more than the budget, and with 32 a
+// little more than with 16, but with 64 less.
+TEST(SearchCommand, ABudgetMayBuyMoreThanFewGpus) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "USD", "gpu_hour": {"mi300x": 2.2}})";
+  const CommandResult result = run_command(
+      "ns-dist search --model llama3-70b --gpu mi300x --global-batch 1024 --schedule 1f1b --tokens 2T --prices "
+      "prices.json --budget 1M",
+      folder.path());
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("The most GPUs of these that the budget buys: "));
+  EXPECT_THAT(result.out, Not(HasSubstr("The budget buys none")));
 }
 
 // 4 x 4 ranks of a replica leave at least 256 replicas: that is what binds, not the 4,096 of the first plan.
@@ -820,7 +858,7 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
   };
   for (const Case& each :
        {Case{"", "--gpus", 2},
-        Case{"--gpus 12", "write 8, 14 or 16", 2},
+        Case{"--gpus 12", "write 8 or 16", 2},
         Case{"--gpus 16 --tp 1,2,x", "--tp", 2},
         Case{"--gpus 16 --tp 8..1", "write 1..8", 2},
         Case{"--gpus 16 --tpp 2", "did you mean --tp", 2},

@@ -647,6 +647,23 @@ TEST(Resolve, ARemedySpreadsWholeExperts) {
   EXPECT_GT(divided->step, again->step);
 }
 
+// Stored scores take most of the memory: fused attention and some recomputation, not recomputation of everything.
+TEST(Resolve, ARemedyFusesAttention) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("plan/dp", 8).set("training/global_batch", 64);
+  spec.set("framework", std::string_view("transformers")).set("plan/lora_rank", 16).set("training/sequence", 4096);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_FALSE(report->fits);
+  ASSERT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(spec));
+  ASSERT_TRUE(again) << to_text(again.error());
+  EXPECT_TRUE(again->fits);
+  EXPECT_TRUE(again->scenario.plan.flash_attention);
+  EXPECT_LT(again->step, report->step);
+}
+
 // A remedy can be added to the plan's own flags, too. Experts are spread over more ranks. The optimizer goes to the
 // host only where no plan with it fits the GPUs that there are, and more nodes, which it counts, are asked for only
 // where that does not fit either, or the plan leaves GPUs idle.
