@@ -35,8 +35,9 @@ std::string question(const Report& report) {
   std::string text = "<dl>\n";
   std::string experts;
   if (model.moe) experts = fmt::format(", {} of {} experts for each token", model.moe->top_k, model.moe->experts);
-  text += row("Model", typeset(fmt::format("{}: {}, {} layers, hidden size {}{}", model.name, parameters_text(model),
-                                           with_commas(model.layers), with_commas(model.hidden), experts)));
+  text += row("Model", typeset(fmt::format("{}: {}, {} layers, hidden size {}{}", model.name,
+                                           parameters_text(model, scenario.training.mtp), with_commas(model.layers),
+                                           with_commas(model.hidden), experts)));
   text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory), terabytes)));
   text += row("Cluster", typeset(cluster_text(scenario.cluster)));
   text += row("Plan", html(degrees_text(scenario.plan)));

@@ -56,10 +56,14 @@ std::array<BreakdownPart, kBreakdownParts.size()> longest_parts(const Breakdown&
   return parts;
 }
 
-std::string parameters_text(const Model& model) {
+std::string parameters_text(const Model& model, bool predictions) {
   const auto billions = [](double count) { return fmt::format("{:.4g} B", count / 1e9); };
-  const std::string all = billions(model_parameters(model).total()) + " parameters";
-  return model.moe ? fmt::format("{}, {} of them for each token", all, billions(active_parameters(model))) : all;
+  const ModelParameters parameters = model_parameters(model);
+  std::string text = billions(parameters.total()) + " parameters";
+  if (model.moe) text += fmt::format(", {} of them for each token", billions(active_parameters(model)));
+  if (predictions && parameters.prediction > 0)
+    text += fmt::format("; {} more predict further tokens", billions(parameters.prediction));
+  return text;
 }
 
 std::string work_text(const Report& report) {

@@ -12,7 +12,8 @@ namespace ns_dist::cli {
 // One JSON object. Texts for people name flags, as everywhere on the command line.
 std::string report_json(Report report);
 
-std::string parameters_text(const Model& model);      // "671 B parameters, 37.6 B of them for each token"
+// "671 B parameters, 37.6 B of them for each token"; `predictions`: layers that predict further tokens are trained.
+std::string parameters_text(const Model& model, bool predictions);
 std::string work_text(const Report& report);          // "GPT-3 175B on 1,024 x NVIDIA H100 SXM5 80GB"
 std::string cluster_text(const Cluster& cluster);     // "NVIDIA DGX H100: 8 x NVLink 4, 128 x InfiniBand NDR"
 std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"

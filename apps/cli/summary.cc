@@ -46,7 +46,7 @@ class Page {
 void describe(Page& page, const Report& report) {
   const Scenario& scenario = report.scenario;
   page.line("{}", page.style().bold(fmt::format("{} ({})", work_text(report), scenario.cluster.gpu.id)));
-  page.line("  {}", parameters_text(scenario.model));
+  page.line("  {}", parameters_text(scenario.model, scenario.training.mtp));
   page.line("  {}", cluster_text(scenario.cluster));
   page.line("  {}; {}", degrees_text(scenario.plan), batch_text(scenario.training));
   page.line("  {}", settings_text(scenario.plan));

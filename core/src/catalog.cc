@@ -232,8 +232,9 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     // A model as it is downloaded: its configuration lies beside its weights.
     if (kind == CatalogKind::kModel && std::filesystem::is_directory(path, status)) {
       if (!std::filesystem::exists(path / "config.json", status)) {
+        const bool adapter = std::filesystem::exists(path / "adapter_config.json", status);
         return fail({ErrorCode::kInvalidInput, fmt::format("the folder \"{}\" has no config.json", path.string()), "",
-                     std::string(kind_name.expected)});
+                     std::string(kind_name.expected), adapter ? std::string(kOfAdapter) : ""});
       }
       path /= "config.json";
     }

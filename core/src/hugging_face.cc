@@ -45,6 +45,7 @@ constexpr Nearest kNearest[] = {
     {"gpt2", {"n_embd", "n_layer"}},
     {"opt", {"ffn_dim", "word_embed_proj_dim"}},
     {"bert", {"type_vocab_size", "intermediate_size"}},
+    {"bert", {"layer_norm_eps", "hidden_dropout_prob"}},
 };
 
 const Family& family_named(std::string_view model_type) {
@@ -52,17 +53,19 @@ const Family& family_named(std::string_view model_type) {
                        [&](const Family& family) { return family.model_type == model_type; });
 }
 
+// Of a type or a class, to be compared.
+std::string plain(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (c != '_' && c != '-') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
 // The longest type that the name of a class begins with: "GPT2LMHeadModel" is a gpt2.
 const Family* family_of_class(JsonReader& reader) {
   const std::vector<std::string> classes = reader.texts("architectures");
   if (classes.empty()) return nullptr;
-  const auto plain = [](std::string_view name) {
-    std::string text;
-    for (const char c : name) {
-      if (c != '_') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
-    return text;
-  };
   const std::string name = plain(classes.front());
   const Family* longest = nullptr;
   for (const Family& family : families()) {
@@ -146,6 +149,7 @@ bool note_foreign(JsonReader& reader, std::string_view type) {
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
     if (own.compressed && (foreign.key == "compress_ratios" || foreign.key == "hc_mult")) continue;
+    if (own.convolution && foreign.key == "conv_dim") continue;
     reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                 "a stack of layers of attention and MLP");
     return true;
@@ -253,18 +257,20 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
               did_you_mean(near, "add the keys that are missing, or write the model as our JSON (configs/README.md)"));
 }
 
-// PretrainedConfig: two labels, unless id2label names others.
+// PretrainedConfig: two labels, unless id2label or num_labels tells others; one of a reward model.
 void read_classifier(JsonReader& reader, Model& model) {
   const std::vector<std::string> classes = reader.texts("architectures");
   const auto names = [&](std::string_view end) {
     return std::any_of(classes.begin(), classes.end(), [&](const std::string& name) { return name.ends_with(end); });
   };
-  if (names("TextModel") || names("EncoderModel")) {
+  if (names("TextModel") || names("EncoderModel") ||
+      (!classes.empty() && plain(classes.front()) == plain(model.family) + "model")) {
     model.warnings.push_back(
         fmt::format("\"{}\" has no logits: those of a language model are forecast", shortened(classes.front())));
   }
-  if (!names("ForSequenceClassification")) return;
-  model.labels = 2;
+  if (!names("ForSequenceClassification") && !names("ForTokenClassification") && !names("RewardModel")) return;
+  const std::int64_t usual = names("RewardModel") && !names("ProcessRewardModel") ? 1 : 2;
+  model.labels = reader.integer("num_labels", 1, kMostSize, Presence::kOptional, usual);
   reader.object(
       "id2label",
       [&](JsonReader& labels) {

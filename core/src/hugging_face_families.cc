@@ -40,6 +40,31 @@ constexpr Default kDefaults[] = {
     {"mixtral", "num_key_value_heads", 8},
     {"mixtral", "num_local_experts", 8},
     {"mixtral", "num_experts_per_tok", 2},
+    {"qwen2", "hidden_size", 4096, true},
+    {"qwen2", "intermediate_size", 22016, true},
+    {"qwen2", "num_hidden_layers", 32, true},
+    {"qwen2", "num_attention_heads", 32, true},
+    {"qwen2", "vocab_size", 151936, true},
+    {"opt", "vocab_size", 50272, true},
+    {"qwen2", "max_position_embeddings", 32768},
+    {"qwen2_moe", "max_position_embeddings", 32768},
+    {"qwen3", "max_position_embeddings", 32768},
+    {"qwen3_moe", "max_position_embeddings", 32768},
+    {"qwen3_next", "max_position_embeddings", 32768},
+    {"smollm3", "max_position_embeddings", 32768},
+    {"mistral", "max_position_embeddings", 131072},
+    {"mixtral", "max_position_embeddings", 131072},
+    {"gpt_oss", "max_position_embeddings", 131072},
+    {"glm4", "max_position_embeddings", 131072},
+    {"cohere", "max_position_embeddings", 8192},
+    {"phi3", "max_position_embeddings", 4096},
+    {"deepseek_v3", "max_position_embeddings", 4096},
+    {"smollm3", "num_key_value_heads", 4},
+    {"gpt_oss", "num_key_value_heads", 8},
+    {"glm4", "num_key_value_heads", 2},
+    {"glm", "num_key_value_heads", 2},
+    {"starcoder2", "num_key_value_heads", 2},
+    {"minimax_m2", "num_key_value_heads", 8},
     {"gemma", "head_dim", 256},
     {"gemma", "max_position_embeddings", 8192},
     {"gemma2", "head_dim", 256},
@@ -734,9 +759,12 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
     moe.layers = layers_in_text(reader, "moe_layers_enum", model);
   } else if (present(reader, "moe_layers")) {
     moe.layers = listed_layers(reader, "moe_layers", model, true);
+  } else if (const std::int64_t every = size_or(reader, family, {"moe_layer_freq"}, 1); every > 1) {
+    std::vector<bool> member = none_of_layers(model);  // counted from layer 0 (modeling_deepseek.py)
+    for (std::size_t i = 0; i < member.size(); i += static_cast<std::size_t>(every)) member[i] = true;
+    moe.layers = LayerSet::of(member);
   } else {
-    moe.layers.every =
-        size_or(reader, family, {"interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step"}, 1);
+    moe.layers.every = size_or(reader, family, {"interleave_moe_layer_step", "decoder_sparse_step"}, 1);
     if (const LayerSet experts = listed_layers(reader, "mlp_only_layers", model, false); experts.every != 1) {
       std::vector<bool> member = none_of_layers(model);
       for (std::size_t i = 0; i < member.size(); ++i) {
@@ -792,8 +820,8 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   if (model.head_dim == 0) share_hidden(model, latent);
   // Files without a dense layer may have no width of one.
   const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
-  model.ffn =
-      all_experts ? size(reader, family, {"moe_intermediate_size"}) : size(reader, family, {"intermediate_size"});
+  model.ffn = all_experts ? size(reader, family, {"moe_intermediate_size"})
+                          : size(reader, family, {"block_ff_dim", "intermediate_size"});
   model.sequence = read_sequence(reader, family);
   const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
@@ -990,6 +1018,10 @@ void read_convolutions(JsonReader& reader, Model& model) {
 // lfm2: Lfm2Config. Its MLPs are narrower than told (modeling_lfm2.py, Lfm2MLP).
 void read_lfm2(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
+  if (reader.integer("conv_dim", 1, kMostSize, Presence::kOptional, model.hidden) != model.hidden) {
+    reader.note("conv_dim", "convolutions of another width than the hidden size cannot be forecast",
+                std::to_string(model.hidden));
+  }
   if (reader.boolean("block_auto_adjust_ff_dim", true)) {
     const double multiplier = reader.number("block_ffn_dim_multiplier", 0, 1e3, Presence::kOptional, 1);
     const std::int64_t multiple = reader.integer("block_multiple_of", 1, kMostSize, Presence::kOptional, 256);
@@ -1036,6 +1068,7 @@ constexpr Family kFamilies[] = {
     {.model_type = "opt", .read = read_opt},
     {.model_type = "bert", .read = read_bert},
     {.model_type = "roberta", .read = read_bert},
+    {.model_type = "xlm-roberta", .read = read_bert},
     {.model_type = "bloom", .read = read_bloom},
     {.model_type = "mpt", .read = read_mpt},
     {.model_type = "gpt_neox", .read = read_gpt_neox},
@@ -1051,6 +1084,7 @@ constexpr Family kFamilies[] = {
      .shared_expert = true},
     {.model_type = "mistral", .read = read_decoder},
     {.model_type = "ministral", .read = read_decoder},
+    {.model_type = "ministral3", .read = read_decoder},
     {.model_type = "mixtral", .read = read_moe},
     {.model_type = "bitnet", .read = read_decoder, .tied = true},
     {.model_type = "minicpm", .read = read_decoder, .tied = true},
@@ -1063,12 +1097,7 @@ constexpr Family kFamilies[] = {
      .placement = NormPlacement::kPost,
      .full_every = 4,
      .full_is_unrotated = true},
-    {.model_type = "exaone_moe",
-     .read = read_moe,
-     .qk_norm = kHead,
-     .placement = NormPlacement::kPost,
-     .full_every = 4,
-     .full_is_unrotated = true},
+    {.model_type = "exaone_moe", .read = read_moe, .qk_norm = kHead, .full_every = 4, .full_is_unrotated = true},
     {.model_type = "afmoe",
      .read = read_moe,
      .qk_norm = kHead,
@@ -1144,7 +1173,17 @@ constexpr Family kFamilies[] = {
     {.model_type = "gpt_oss", .read = read_moe, .bias = true, .qkv_bias = true, .full_every = 2, .sinks = true},
     {.model_type = "glm", .read = read_decoder, .qkv_bias = true, .rotary = 0.5},
     {.model_type = "glm4", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
+    {.model_type = "glm4v_text", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
     {.model_type = "glm4_moe", .read = read_moe, .rotary = 0.5},
+    {.model_type = "glm4v_moe_text", .read = read_moe, .rotary = 0.5},
+    {.model_type = "glm4_moe_lite", .read = read_moe},
+    {.model_type = "seed_oss", .read = read_decoder, .qkv_bias = true},
+    {.model_type = "ernie4_5", .read = read_decoder, .tied = true},
+    {.model_type = "ernie4_5_moe", .read = read_moe, .tied = true},
+    {.model_type = "hunyuan_v1_dense", .read = read_decoder, .qk_norm = kHead},
+    {.model_type = "hunyuan_v1_moe", .read = read_moe, .qk_norm = kHead},
+    {.model_type = "bailing_moe_v2", .read = read_moe, .qk_norm = kHead, .rotary = 0.5},
+    {.model_type = "internlm3", .read = read_decoder},
     {.model_type = "deepseek", .read = read_moe},
     {.model_type = "dots1", .read = read_moe, .qk_norm = kHead},
     {.model_type = "deepseek_v2", .read = read_moe},

@@ -157,6 +157,10 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
     if (!errors.empty()) return fail(join(std::move(errors)));
     return model;
   }
+  if (root.is_object() && root.contains("peft_type")) {
+    return fail({ErrorCode::kInvalidInput, "an adapter is no model", where, "a model's configuration",
+                 std::string(kOfAdapter)});
+  }
   reader.schema("ns-dist/model/1");
   read_model_fields(reader, model);
   check_sources(root, reader);

@@ -22,6 +22,8 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
 
 // Configurations of other programs, told by their keys.
 bool is_hugging_face(const nlohmann::ordered_json& root);
+// What to write instead of an adapter's configuration.
+inline constexpr std::string_view kOfAdapter = "name the model that the adapter is of, and its rank: plan/lora_rank";
 Model read_hugging_face(JsonReader& reader);
 bool is_neusight_device(const nlohmann::ordered_json& root);
 Gpu read_neusight_device(JsonReader& reader);

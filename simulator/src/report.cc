@@ -177,7 +177,9 @@ std::string to_json(const Report& report) {
   json["provenance"] = {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}};
   json["inputs"] = std::move(inputs);
   const Model& model = report.scenario.model;
-  json["parameters"] = {{"total", model_parameters(model).total()}, {"active", active_parameters(model)}};
+  const ModelParameters parameters = model_parameters(model);
+  json["parameters"] = {{"total", parameters.total()}, {"active", active_parameters(model)}};
+  if (report.scenario.training.mtp) json["parameters"]["prediction"] = parameters.prediction;
   json["ranks"] = report.ranks;
   json["microbatches"] = report.microbatches;
   json["graph"] = {{"nodes", report.nodes}, {"works", report.works}};

@@ -327,6 +327,17 @@ const Published kPublished[] = {
          "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "intermediate_size": 12288,
          "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "vocab_size": 65536})",
      1.17e9, 5e-3},
+    // The same as another copy has it: block_ff_dim is the width, whatever intermediate_size says.
+    {R"({"model_type": "lfm2", "block_auto_adjust_ff_dim": true, "block_ff_dim": 12288, "block_multiple_of": 256,
+         "conv_L_cache": 3, "conv_dim": 2048, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048,
+         "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+         "vocab_size": 65536})",
+     1.17e9, 5e-3},
+    // ESM-2 650M, an encoder of proteins without segments.
+    {R"({"model_type": "esm", "architectures": ["EsmForMaskedLM"], "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+         "hidden_size": 1280, "intermediate_size": 5120, "layer_norm_eps": 1e-05, "max_position_embeddings": 1026,
+         "num_attention_heads": 20, "num_hidden_layers": 33, "vocab_size": 33})",
+     0.651e9, 5e-3},
     {R"({"model_type": "lfm2_moe", "conv_L_cache": 3, "hidden_size": 2048, "intermediate_size": 7168,
          "layer_types": ["conv", "full_attention", "conv"], "moe_intermediate_size": 1792, "num_attention_heads": 32,
          "num_dense_layers": 1, "num_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 3,
@@ -383,6 +394,10 @@ TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
   const Model reward = gpt(R"("architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "LABEL_0"})");
   EXPECT_EQ(reward.labels, 1);
   EXPECT_FALSE(reward.ties_logits());
+  EXPECT_EQ(gpt(R"("architectures": ["GPT2ForTokenClassification"], "num_labels": 9)").labels, 9);
+  EXPECT_EQ(gpt(R"("architectures": ["GPT2ForRewardModel"])").labels, 1);
+  EXPECT_EQ(gpt(R"("architectures": ["GPT2ForProcessRewardModel"])").labels, 2);
+  EXPECT_THAT(gpt(R"("architectures": ["GPT2Model"])").warnings, ElementsAre(HasSubstr("\"GPT2Model\" has no logits")));
   // The table of 100 x 64 is not read again: one row of scores.
   EXPECT_EQ(model_parameters(reward).output - 64, 1);
 }
@@ -575,7 +590,8 @@ TEST(HuggingFace, LayersDifferAsTheFileSays) {
   const std::string keys = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
                               "num_hidden_layers": 6, "vocab_size": 100)";
   const auto with = [&](const std::string& more) { return read(fmt::format("{{{}, {}}}", keys, more)); };
-  const auto listed = with(R"("model_type": "gpt_oss", "num_local_experts": 4, "sliding_window": 128, "layer_types":
+  const auto listed = with(R"("model_type": "gpt_oss", "num_key_value_heads": 4, "num_local_experts": 4,
+      "sliding_window": 128, "layer_types":
       ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
        "sliding_attention"])");
   ASSERT_TRUE(listed) << to_text(listed.error());
@@ -779,6 +795,38 @@ TEST(HuggingFace, AFolderStandsForItsConfiguration) {
   }
   std::filesystem::remove(folder / "config.json");
   EXPECT_THAT(to_text(Catalog::built_in().model(folder.string()).error()), HasSubstr("a folder with config.json"));
+  std::ofstream(folder / "adapter_config.json") << R"({"peft_type": "LORA", "r": 16})";
+  for (const std::string& adapter : {folder.string(), (folder / "adapter_config.json").string()}) {
+    EXPECT_THAT(to_text(Catalog::built_in().model(adapter).error()),
+                HasSubstr("name the model that the adapter is of"));
+  }
+  std::filesystem::remove(folder / "adapter_config.json");
+}
+
+// The sizes of a class stand for those that a file leaves out, the length of sequences, too.
+TEST(HuggingFace, SequencesAreThoseOfTheClass) {
+  const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100})";
+  EXPECT_EQ(read(R"({"model_type": "qwen3", )" + body)->sequence, 32768);
+  EXPECT_EQ(read(R"({"model_type": "llama", )" + body)->sequence, 2048);
+  const auto audio = read(R"({"model_type": "qwen2_audio", "text_config": {"model_type": "qwen2",
+      "intermediate_size": 11008, "vocab_size": 156032}})");
+  ASSERT_TRUE(audio) << to_text(audio.error());
+  EXPECT_EQ(audio->hidden, 4096);
+  EXPECT_EQ(audio->layers, 32);
+}
+
+// modeling_deepseek.py: layers whose number from 0 is a multiple of moe_layer_freq have experts.
+TEST(HuggingFace, EverySecondLayerFromTheFirstOn) {
+  const auto model = read(R"({"model_type": "deepseek_v3", "num_hidden_layers": 5, "hidden_size": 64,
+      "intermediate_size": 128, "vocab_size": 100, "num_attention_heads": 4, "kv_lora_rank": 16, "q_lora_rank": null,
+      "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 16, "moe_layer_freq": 2,
+      "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1})");
+  ASSERT_TRUE(model) << to_text(model.error());
+  std::string kinds;
+  for (std::int64_t layer = 0; layer < 5; ++layer)
+    kinds += layer_kind(*model, layer).feed_forward == FeedForward::kExperts ? 'E' : '-';
+  EXPECT_EQ(kinds, "--E-E");
 }
 
 // Ratios of layers and of the one for multi-token prediction, as DeepSeek writes them, and names, as transformers 5
