@@ -293,14 +293,14 @@ class OtherSearches {
  public:
   // Beside one of so many plans.
   OtherSearches(const SearchOptions& options, const Catalog& catalog, std::uint64_t plans)
-      : options_(options), catalog_(catalog), most_(std::max<std::uint64_t>(4'000'000, 4 * plans)) {
+      : options_(options), catalog_(catalog), most_(std::max(kMostPlans, 4 * plans)) {
     options_.within = 0;
     options_.team = nullptr;
   }
   // The step of some plan that is below `step`, or of the fastest without one; nothing of a space that takes too long.
   std::optional<Seconds> step(const SearchRequest& request, std::optional<Seconds> below = {}) {
     const auto space = SearchSpace::make(request, catalog_);
-    if (!space || space->size() > most_) return std::nullopt;
+    if (!space || space->size() > (below ? most_ : kMostPlans)) return std::nullopt;
     const auto session = Session::make(space->base());
     if (!session) return std::nullopt;
     options_.below = below;
@@ -312,9 +312,10 @@ class OtherSearches {
 
  private:
   static constexpr Seconds kAny = std::numeric_limits<double>::infinity() * units::s;
+  static constexpr std::uint64_t kMostPlans = 4'000'000;  // about two seconds of one processor
   SearchOptions options_;
   const Catalog& catalog_;
-  std::uint64_t most_;  // 4 million plans take about two seconds of one processor
+  std::uint64_t most_;  // where the first plan below a step ends the search
 };
 
 // The plans of a request that need the least memory.

@@ -220,6 +220,12 @@ TEST(Resolve, RefusedSizesNameThoseThatSuit) {
   EXPECT_EQ(hint(2, 1), "write machine/gpus_per_node=32");
   EXPECT_EQ(hint(0, 1), "write machine/gpus_per_node=64, or degrees whose product divides 72");
   EXPECT_EQ(hint(1, 3), "leave machine/nodes out, or write degrees whose product is 216");
+  // 24 replicas of 32 GPUs share 1,536 sequences and leave 29 of 125 nodes idle; 31 replicas leave one.
+  racks.set("machine/gpu", "h100").set("plan/tp", 8);
+  EXPECT_EQ(hint(0, 125),
+            "write machine/nodes=124 with another training/global_batch, or machine/nodes=96, or degrees whose product "
+            "divides 1000");
+  racks.set("machine/gpu", "gb200").set("plan/tp", 4);
   EXPECT_EQ(resolved(ScenarioSpec(racks).set("plan/dp", 8).set("machine/nodes", 2)).cluster.gpu_count(), 128);
   racks.set("plan/dp", 2).set("machine/nodes", 1).set("machine/gpus_per_node", 32);
   EXPECT_EQ(resolved(racks).cluster.gpu_count(), 32);
