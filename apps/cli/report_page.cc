@@ -303,7 +303,7 @@ std::string sensitivity_table(const std::vector<Sensitivity>& all) {
   for (const Sensitivity& each : all) {
     rows += fmt::format("<tr><td>{}{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
                         html(part_text(each)), each.fits ? "" : " (does not fit)", duration_text(each.step),
-                        change_text(each));
+                        change_text(each) + range_text(each));
   }
   return table("<th>part</th><th class=\"number\">step</th><th class=\"number\">change</th>", rows);
 }

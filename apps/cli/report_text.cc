@@ -155,9 +155,17 @@ std::string change_text(const Sensitivity& each) {
   return text == "-0.000 %" ? "+0.000 %" : text;
 }
 
+std::string range_text(const Sensitivity& each) {
+  const auto percent = [](double share) {
+    const std::string text = fmt::format("{:+.1f}", 100 * share);
+    return text == "+0.0" || text == "-0.0" ? "0" : text;
+  };
+  return each.range ? fmt::format(" ({} to {})", percent(each.range->first), percent(each.range->second)) : "";
+}
+
 std::string sensitivity_text(const Sensitivity& each) {
-  return fmt::format("{:<45}{:>10} {:>11} of the step{}", part_text(each), duration_text(each.step), change_text(each),
-                     each.fits ? "" : ", does not fit");
+  return fmt::format("{:<45}{:>10} {:>11}{} of the step{}", part_text(each), duration_text(each.step),
+                     change_text(each), range_text(each), each.fits ? "" : ", does not fit");
 }
 
 static std::string signed_duration(Seconds time) {

@@ -26,6 +26,7 @@ std::string rate_text(double tokens_per_second);
 std::string part_text(const Sensitivity& sensitivity);
 // "-3.210 %", of the step
 std::string change_text(const Sensitivity& sensitivity);
+std::string range_text(const Sensitivity& sensitivity);  // " (-4.1 to -2.5)", in %; "" without an interval
 // "memory bandwidth of the GPU x1.5      20.1 s  -3.210 %"
 std::string sensitivity_text(const Sensitivity& sensitivity);
 // "-303.2 ms, -3.5 % (90 % interval -12.3 to +5.2 %)"

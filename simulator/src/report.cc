@@ -139,6 +139,10 @@ ordered_json sensitivity_json(std::span<const Sensitivity> all) {
                     {"step_time_s", each.step / units::s},
                     {"step_share", each.change},
                     {"fits", each.fits}});
+    if (each.range) {
+      rows.back()["step_share_low"] = each.range->first;
+      rows.back()["step_share_high"] = each.range->second;
+    }
   }
   return rows;
 }

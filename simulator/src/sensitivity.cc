@@ -9,6 +9,7 @@
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/session.h"
+#include "step_difference.h"
 #include "step_times.h"
 
 namespace ns_dist {
@@ -101,6 +102,7 @@ const Part* find(std::string_view name) {
 struct Timed {
   Seconds step;
   bool fits = true;
+  std::optional<Prediction> prediction = {};  // where kernels are as efficient as forecast
 };
 Result<Timed> timed(const Changed& changed) {
   const Scenario& scenario = changed.scenario;
@@ -108,6 +110,17 @@ Result<Timed> timed(const Changed& changed) {
   NS_TRY(const Seconds step, step_time(scenario, session, changed.kernel_efficiency));
   NS_TRY(const MemoryBudget memory, memory_budget(scenario.model, scenario.plan, scenario.training, session.plans()));
   return Timed{step, memory.fits(scenario.cluster.gpu.memory)};
+}
+
+// The same with where the time goes, of which a difference has an interval.
+Result<Timed> predicted(const Changed& changed) {
+  if (changed.kernel_efficiency != 1) return timed(changed);
+  const Scenario& scenario = changed.scenario;
+  NS_TRY(const Session session, Session::make(scenario));
+  NS_TRY(Prediction prediction, predict(scenario, session));
+  const bool fits = prediction.memory.fits(scenario.cluster.gpu.memory);
+  const Seconds step = prediction.step;
+  return Timed{step, fits, std::move(prediction)};
 }
 
 Sensitivity sensitivity(std::string part, std::string name, double factor, const Timed& before, const Timed& after) {
@@ -177,7 +190,19 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
 }
 
 Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
-  NS_TRY(const Timed before, timed({scenario}));
+  NS_TRY(const Timed before, predicted({scenario}));
+  // A step with better parts is no longer, and one with worse ones no shorter.
+  const auto row = [&](std::string part, std::string name, double factor, const Timed& after, bool better, bool worse) {
+    Sensitivity made = sensitivity(std::move(part), std::move(name), factor, before, after);
+    if (after.prediction) {
+      const Interval longer = machine_difference(scenario, *before.prediction, *after.prediction);
+      const double low = longer.low / before.step, high = longer.high / before.step;
+      made.range = {worse ? std::max(low, std::min(0.0, made.change)) : low,
+                    better ? std::min(high, std::max(0.0, made.change)) : high};
+    }
+    return made;
+  };
+  bool all_better = true, all_worse = true;
   Changed all{scenario};
   int present = 0;  // in the machine
   std::vector<Sensitivity> found;
@@ -185,17 +210,20 @@ Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<con
     const Part* part = find(change.part);
     NS_EXPECTS(part != nullptr);
     Changed changed{scenario};
-    Timed after = before;
-    if (part->scale(changed, change.factor)) {
+    const bool has = part->scale(changed, change.factor);
+    if (has) {
       part->scale(all, change.factor);
-      NS_TRY(after, timed(changed));
       ++present;
     }
-    found.push_back(sensitivity(change.part, std::string(part->name), change.factor, before, after));
+    NS_TRY(const Timed after, predicted(has ? changed : Changed{scenario}));
+    const bool better = part->less_is_better ? change.factor <= 1 : change.factor >= 1;
+    const bool worse = part->less_is_better ? change.factor >= 1 : change.factor <= 1;
+    all_better &= better, all_worse &= worse;
+    found.push_back(row(change.part, std::string(part->name), change.factor, after, better, worse));
   }
   if (present < 2) return found;
-  NS_TRY(const Timed after, timed(all));
-  found.push_back(sensitivity("all", "all of these", 1, before, after));
+  NS_TRY(const Timed after, predicted(all));
+  found.push_back(row("all", "all of these", 1, after, all_better, all_worse));
   return found;
 }
 

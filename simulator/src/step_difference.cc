@@ -65,6 +65,12 @@ Interval step_difference(const Scenario& scenario, const Prediction& from, const
   return step_difference(unexplained(scenario), from, to, 1);
 }
 
+Interval machine_difference(const Scenario& scenario, const Prediction& from, const Prediction& to) {
+  Unexplained rest = unexplained(scenario);
+  rest.between = 0;
+  return step_difference(rest, from, to, 1);
+}
+
 static std::int64_t gpus_of(const Scenario& scenario) { return rank_count(scenario.plan).value_or(0); }
 
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,

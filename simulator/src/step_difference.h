@@ -12,4 +12,8 @@ namespace ns_dist {
 // (high) its forecast. Both are positive.
 Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to, double times = 1);
 
+// step_difference (simulator.h) of one plan on a machine and on the same with a part changed: what no forecast explains
+// lengthens both alike.
+Interval machine_difference(const Scenario& scenario, const Prediction& from, const Prediction& to);
+
 }  // namespace ns_dist

@@ -1,9 +1,11 @@
 // What would a better part change? The step is forecast again with one part of the machine or of the software changed.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/result.h"
@@ -33,6 +35,8 @@ struct Sensitivity {
   Seconds step;       // with the part changed
   double change = 0;  // of the step, relative to it: -0.004 is 0.4 % less
   bool fits = true;   // into the memory of the GPU
+  // Of what_if: the 90 % interval of `change`. None where the efficiency of kernels is changed, which is no forecast.
+  std::optional<std::pair<double, double>> range = {};
 };
 
 // The step with each part better by `share` (0.01: 1 %): the GPU's clock with its peak rates, at the same board power

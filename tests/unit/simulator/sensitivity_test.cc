@@ -102,6 +102,28 @@ TEST(WhatIf, AShareOfTheStepFollowsAmdahl) {
   }
 }
 
+// The interval of a change is that of the difference of both steps, as of two plans on one GPU. What is better makes no
+// step longer, what is worse none shorter. The efficiency of kernels is no forecast, so it has none.
+TEST(WhatIf, ChangesHaveIntervals) {
+  const Scenario base = scenario(), slower = scenario({{"machine/inter_bandwidth", "25 GB/s"}});
+  const auto difference = compare(base, slower, *Session::make(slower));
+  ASSERT_TRUE(difference.has_value());
+  const Sensitivity half = changed(base, "inter-bandwidth x0.5");
+  ASSERT_TRUE(half.range.has_value());
+  const Seconds step = step_of(base);
+  EXPECT_NEAR(half.range->first, std::max(0.0, difference->low / step), 1e-12);
+  EXPECT_NEAR(half.range->second, difference->high / step, 1e-12);
+  EXPECT_GT(half.range->second, half.change);
+  for (const char* better : {"flops x1.5", "hbm x1.5", "intra x2", "latency x0.5", "launch x0.5", "flops x2, hbm x2"}) {
+    const Sensitivity found = changed(base, better);
+    ASSERT_TRUE(found.range.has_value()) << better;
+    EXPECT_LT(found.range->first, found.change + 1e-15) << better;
+    EXPECT_LE(found.range->second, 0) << better;
+    EXPECT_GE(found.range->second, found.change) << better;
+  }
+  EXPECT_FALSE(changed(base, "kernels x1.1").range.has_value());
+}
+
 // One node has no links between nodes: with the only part that it has, "all of these" would say the same again.
 TEST(WhatIf, AbsentPartsChangeNothing) {
   const Scenario alone = scenario({{"plan/dp", "1"}, {"machine/nodes", "1"}});
