@@ -217,6 +217,8 @@ void read_bert(JsonReader& reader, const Family& family, Model& model) {
   model.ffn = reader.integer("intermediate_size", 1, kMostSize);
   model.sequence = size_or(reader, family, {"max_position_embeddings"}, 512, kMostTokens);
   model.position_table = model.sequence;
+  // RobertaModel counts positions from behind the padding token's.
+  if (family.model_type.ends_with("roberta")) model.sequence = std::max<std::int64_t>(1, model.sequence - 2);
   model.activation = plain(reader.text("hidden_act", Presence::kOptional));
   model.dropout = reader.number("hidden_dropout_prob", 0, 1, Presence::kOptional, 0.1) > 0;
   model.embedding_norm = true;
@@ -856,8 +858,10 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   if (present(reader, "rotary_dim")) model.rotary_dim = reader.integer("rotary_dim", 1, kMostSize);
-  model.attention_sinks = family.sinks;
+  model.attention_sinks = family.sinks || reader.boolean("add_full_attention_sink_bias", false) ||
+                          reader.boolean("add_swa_attention_sink_bias", false);  // MiMo-V2-Flash
   read_gate(reader, family, model);
+  if (present(reader, "is_causal")) model.bidirectional = !reader.boolean("is_causal", true);
   if (present(reader, "use_bidirectional_attention")) {
     model.bidirectional = reader.json("use_bidirectional_attention", Presence::kOptional) == "true";
   }

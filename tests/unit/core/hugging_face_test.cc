@@ -816,6 +816,23 @@ TEST(HuggingFace, SequencesAreThoseOfTheClass) {
   EXPECT_EQ(audio->layers, 32);
 }
 
+// Positions of RoBERTa begin behind the padding token's. Diffusion models say that attention is not causal, and sinks
+// have names of their own in MiMo-V2-Flash.
+TEST(HuggingFace, WhatFewFilesSay) {
+  const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100)";
+  const auto with = [&](const std::string& type, const std::string& more) {
+    return *read(fmt::format(R"({{"model_type": "{}", {}{}}})", type, body, more));
+  };
+  const Model roberta = with("xlm-roberta", R"(, "max_position_embeddings": 514, "type_vocab_size": 1)");
+  EXPECT_EQ(roberta.sequence, 512);
+  EXPECT_EQ(roberta.position_table, 514);
+  EXPECT_FALSE(with("llama", "").bidirectional);
+  EXPECT_TRUE(with("llama", R"(, "is_causal": false)").bidirectional);
+  EXPECT_FALSE(with("llama", "").attention_sinks);
+  EXPECT_TRUE(with("llama", R"(, "add_swa_attention_sink_bias": true)").attention_sinks);
+}
+
 // modeling_deepseek.py: layers whose number from 0 is a multiple of moe_layer_freq have experts.
 TEST(HuggingFace, EverySecondLayerFromTheFirstOn) {
   const auto model = read(R"({"model_type": "deepseek_v3", "num_hidden_layers": 5, "hidden_size": 64,
