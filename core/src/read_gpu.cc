@@ -140,11 +140,16 @@ Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where)
     peak.object("tensor", rates(gpu.tensor), Presence::kOptional);
     peak.object("vector", rates(gpu.vector));
   });
-  reader.object("memory", [&](JsonReader& memory) {
-    gpu.memory_type = memory.text("type", Presence::kOptional);
-    gpu.memory = memory.quantity<Bytes>("capacity");
-    gpu.memory_bandwidth = memory.quantity<BytesPerSecond>("bandwidth");
-  });
+  if (reader.json("memory", Presence::kOptional).starts_with('"')) {
+    reader.note("memory", "one number of the memory is not enough", "an object",
+                R"(write {"capacity": "128 GiB", "bandwidth": "6 TB/s"})");
+  } else {
+    reader.object("memory", [&](JsonReader& memory) {
+      gpu.memory_type = memory.text("type", Presence::kOptional);
+      gpu.memory = memory.quantity<Bytes>("capacity");
+      gpu.memory_bandwidth = memory.quantity<BytesPerSecond>("bandwidth");
+    });
+  }
   gpu.l2_cache = reader.quantity<Bytes>("l2_cache");
   gpu.shared_memory_per_sm = reader.quantity<Bytes>("shared_memory_per_sm");
   gpu.registers_per_sm = reader.quantity<Bytes>("registers_per_sm");

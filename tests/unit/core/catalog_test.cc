@@ -463,6 +463,8 @@ TEST_F(CatalogTest, AGpuMayBeLikeAnotherOne) {
               AllOf(HasSubstr("source.json#/memory/capacity: this number has no source"),
                     ::testing::Not(HasSubstr("bandwidth"))));
   EXPECT_THAT(refused("nothing", R"("like": "h100")"), HasSubstr("names one source for all"));
+  EXPECT_THAT(refused("text", R"("like": "h100", "memory": "128 GiB", "sources": "mine")"),
+              AllOf(HasSubstr("text.json#/memory"), HasSubstr(R"(write {"capacity": "128 GiB", "bandwidth")")));
 }
 
 TEST(ReadFabric, EveryNumberNeedsASource) {
