@@ -351,7 +351,7 @@ Result<void> check_size(SearchSpace::Contents& space) {
   Scenario scenario = space.base;
   const double plans = space.count(0, scenario);
   if (plans > kMostPlans) {
-    return fail({ErrorCode::kUsage, fmt::format("the search has {:.3g} plans", plans), "",
+    return fail({ErrorCode::kUsage, fmt::format("the search has {:.0e} plans or more", plans), "",
                  fmt::format("at most {:.0e}", kMostPlans), narrow(space)});
   }
   if (plans == 0) {
@@ -523,6 +523,7 @@ double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const
     const double below = count(first + 1, scenario);
     if (!level.is_read) return static_cast<double>(all.size()) * below;
     plans += below;
+    if (plans > kMostPlans) return plans;  // too many, however many more
   }
   return plans;
 }

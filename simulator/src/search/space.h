@@ -83,8 +83,8 @@ class SearchSpace::Contents {
     }
     finish(scenario);
   }
-  // The plans that the levels from `first` on have, when those above have their values in `scenario`. Levels that no
-  // later one reads multiply.
+  // The plans that the levels from `first` on have, when those above have their values in `scenario`; of more than
+  // kMostPlans some. Levels that no later one reads multiply.
   double count(std::size_t first, Scenario& scenario) const;
   // False where the degrees then are not those of the cluster.
   bool set(Scenario& scenario, const Level& level, const std::string& text) const;
