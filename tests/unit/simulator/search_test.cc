@@ -468,7 +468,7 @@ TEST(SearchSpace, SaysThatItIsTooLargeBeforeItStarts) {
   large.listed.push_back({"plan/vpp", range->values});
   const auto refused = space(std::move(large));
   ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(to_text(refused.error()), HasSubstr("plans; expected at most 1e+08"));
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("plans or more; expected at most 1e+08"));
   EXPECT_THAT(to_text(refused.error()), HasSubstr("training/micro_batch (10000 values)"));
 
   SearchRequest empty = request(16);
