@@ -62,7 +62,7 @@ struct SearchRequest {
 class SearchSpace {
  public:
   // Errors: those of resolve; a machine of unknown size; GPUs that do not fill nodes; a space of more than kMostPlans
-  // plans, with their number and the fields to narrow; a space without any plan.
+  // plans, with how many they are at least and the fields to narrow; a space without any plan.
   static Result<SearchSpace> make(SearchRequest request, const Catalog& catalog);
   ~SearchSpace();
   SearchSpace(SearchSpace&&) noexcept;
