@@ -17,6 +17,10 @@ const SearchAnswer* fastest_of(const SearchCase& found) {
   return found.result.answers.empty() ? nullptr : &found.result.answers.front();
 }
 
+bool same_machine(const Scenario& one, const Scenario& other) {
+  return one.model == other.model && one.cluster.gpu.id == other.cluster.gpu.id && one.cluster.id == other.cluster.id;
+}
+
 const FieldValues* listed_in(const SearchGoals& goals, std::string_view field) {
   const auto known = std::find_if(goals.listed.begin(), goals.listed.end(),
                                   [field](const FieldValues& each) { return each.field == field; });

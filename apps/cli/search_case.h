@@ -43,6 +43,8 @@ struct SearchGoals : WholeTraining {
   std::optional<double> budget;  // for the whole training, in the currency of the prices
 };
 
+// Whether two cases have one model on one machine, whatever its size.
+bool same_machine(const Scenario& one, const Scenario& other);
 // The fastest plan; nothing where there is none.
 const SearchAnswer* fastest_of(const SearchCase& found);
 // The values of a field that has several; else nullptr.

@@ -439,17 +439,19 @@ std::string as_cheap(const std::vector<SearchCase>& cases, const SearchCase& che
                      shown < texts.size() ? fmt::format(" and {} more", texts.size() - shown) : "");
 }
 
-// Whether the last doubling of the GPUs, of those that have plans, makes the training less than a fifth shorter.
-bool batch_limits(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
-  const SearchCase* most = nullptr;
-  const SearchCase* half = nullptr;
-  for (const SearchCase& each : cases) {
-    if (training_of(each, goals) && (most == nullptr || each.gpus > most->gpus)) most = &each;
-  }
-  for (const SearchCase& each : cases) {
-    if (most == nullptr || 2 * each.gpus > most->gpus || !training_of(each, goals)) continue;
-    if (half == nullptr || each.gpus > half->gpus) half = &each;
-  }
+// Whether the last doubling of the GPUs of a case's machine, of those that have plans, makes the training less than a
+// fifth shorter.
+bool batch_limits(const SearchCase& one, const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const auto largest = [&](std::int64_t limit) {
+    const SearchCase* found = nullptr;
+    for (const SearchCase& each : cases) {
+      const bool counts = same_machine(each.base, one.base) && each.gpus <= limit && fastest_of(each) != nullptr;
+      if (counts && (found == nullptr || each.gpus > found->gpus)) found = &each;
+    }
+    return found;
+  };
+  const SearchCase* most = largest(kMostRanks);
+  const SearchCase* half = most == nullptr ? nullptr : largest(most->gpus / 2);
   return half != nullptr && training_of(*most, goals)->total > 0.8 * training_of(*half, goals)->total;
 }
 
@@ -495,7 +497,7 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
                                               : "No cluster of these is in time");
     const auto time = best.fastest == nullptr ? std::nullopt : training_of(*best.fastest, goals);
     if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
-    if (goals.finds_size && batch_limits(cases, goals))
+    if (time && goals.finds_size && batch_limits(*best.fastest, cases, goals))
       page += "; more GPUs help little with this --global-batch: try a larger one";
     page += "\n";
   }

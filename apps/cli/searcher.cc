@@ -20,10 +20,7 @@ Result<void> Searcher::add(SearchRequest request) {
 
 Result<void> Searcher::add(const SearchSpace& space) {
   const Scenario& base = space.base();
-  const bool anew = cases_.empty() || cases_.back().base.model != base.model ||
-                    cases_.back().base.cluster.gpu.id != base.cluster.gpu.id ||
-                    cases_.back().base.cluster.id != base.cluster.id;
-  if (anew) warn_of(base);
+  if (cases_.empty() || !same_machine(cases_.back().base, base)) warn_of(base);
   Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), base.cluster.gpu.id), 0);
   options_.progress = [&](double share) { progress.share(share); };
   NS_TRY(const Session session, Session::make(base));

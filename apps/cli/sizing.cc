@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -32,7 +31,8 @@ Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& ca
 namespace {
 
 constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs
-constexpr int kMostBetween = 3;                                // sizes that are tried between two others
+constexpr std::string_view kGlobalBatch = "training/global_batch";
+constexpr int kMostBetween = 3;  // sizes that are tried between two others
 
 // The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives. Of a node of 72, 64
 // may be used. Errors: they are more than are searched.
@@ -50,8 +50,7 @@ Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalo
   for (const Assignment& each : request.fixed.assignments) add(each.field, {&each.text, 1});
   for (const FieldValues& each : request.listed) add(each.field, each.values);
   const std::int64_t node = cluster.gpus_per_node();
-  const std::int64_t used =
-      used_of_node(node, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node))));
+  const std::int64_t used = used_of_node(node, power_of_two_up_to(node));
   const std::int64_t whole = std::lcm(node, replica);
   const std::int64_t unit = used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
   if (unit <= kMostSearched) return unit;
@@ -61,8 +60,13 @@ Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalo
                "leave out the degrees that may be searched"});
 }
 
+SearchRequest without(SearchRequest request, std::string_view field) {
+  std::erase_if(request.fixed.assignments, [field](const Assignment& each) { return each.field == field; });
+  return request;
+}
+
 SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {
-  std::erase_if(request.fixed.assignments, [](const Assignment& each) { return each.field == "machine/nodes"; });
+  request = without(std::move(request), "machine/nodes");
   request.gpus = gpus;
   return request;
 }
@@ -75,7 +79,7 @@ class Sizes {
     Sizes sizes(request, catalog, unit);
     std::vector<std::int64_t> batches;
     for (const FieldValues& each : request.listed) {
-      if (each.field != "training/global_batch") continue;
+      if (each.field != kGlobalBatch) continue;
       for (const std::string& text : each.values) {
         if (const auto batch = read_whole_number(text, 1, kMostOfAField)) batches.push_back(*batch);
       }
@@ -282,12 +286,6 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
 
 namespace {
 
-bool gives(const SearchRequest& request, std::string_view field) {
-  const auto named = [field](const auto& each) { return each.field == field; };
-  return std::any_of(request.fixed.assignments.begin(), request.fixed.assignments.end(), named) ||
-         std::any_of(request.listed.begin(), request.listed.end(), named);
-}
-
 // Searches beside the one that was asked for.
 class OtherSearches {
  public:
@@ -320,8 +318,8 @@ class OtherSearches {
 
 // The plans of a request that need the least memory.
 SearchRequest small_plans(SearchRequest request) {
-  if (!gives(request, "training/micro_batch")) request.fixed.set("training/micro_batch", 1);
-  if (!gives(request, "plan/recompute")) request.fixed.set("plan/recompute", std::string_view("full"));
+  if (!request.gives("training/micro_batch")) request.fixed.set("training/micro_batch", 1);
+  if (!request.gives("plan/recompute")) request.fixed.set("plan/recompute", std::string_view("full"));
   return request;
 }
 
@@ -350,7 +348,7 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
 
 // Numbers of GPUs below the given one of which there are more plans, the largest first.
 std::vector<std::int64_t> rounder_sizes(const Sizes& sizes, std::int64_t gpus, std::int64_t node) {
-  const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)));
+  const std::int64_t even = power_of_two_up_to(node);
   // The next one that shares the batch evenly, those that can be halved more often, and the next power of two.
   std::vector<std::int64_t> fewer = sizes.between(gpus / 2 - 1, gpus);
   if (!fewer.empty()) fewer = {fewer.back()};
@@ -358,7 +356,7 @@ std::vector<std::int64_t> rounder_sizes(const Sizes& sizes, std::int64_t gpus, s
     fewer.push_back(gpus / rounder * rounder);
   }
   if (gpus % node == 0 && node != even) fewer.push_back(gpus / node * even);  // 64 of each 72
-  fewer.push_back(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(gpus - 1))));
+  fewer.push_back(power_of_two_up_to(gpus - 1));
   std::sort(fewer.rbegin(), fewer.rend());
   fewer.erase(std::unique(fewer.begin(), fewer.end()), fewer.end());
   return fewer;
@@ -368,7 +366,7 @@ std::vector<std::int64_t> rounder_sizes(const Sizes& sizes, std::int64_t gpus, s
 std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, const Sizes& sizes,
                        OtherSearches& others) {
   const std::int64_t gpus = found.gpus, node = found.base.cluster.gpus_per_node();
-  const bool even = std::has_single_bit(static_cast<std::uint64_t>(node));
+  const bool even = power_of_two_up_to(node) == node;
   if (gpus < sizes.unit() || (even && sizes.has_whole_replicas(gpus))) return "";
   Seconds least = found.result.answers.front().report.step;
   std::string text;
@@ -387,9 +385,8 @@ std::string what_is_possible(const SearchRequest& request, const SearchCase& fou
   std::vector<std::string> possible;
   const std::int64_t batch = found.base.training.global_batch;
   std::vector<std::int64_t> batches;
-  const bool lists = std::any_of(request.listed.begin(), request.listed.end(),
-                                 [](const FieldValues& each) { return each.field == "training/global_batch"; });
-  for (std::int64_t replicas = found.gpus; !gives(request, "plan/dp") && !lists; replicas /= 2) {
+  const bool is_free = !request.gives("plan/dp") && !request.lists(kGlobalBatch);
+  for (std::int64_t replicas = found.gpus; is_free; replicas /= 2) {
     const std::int64_t nearest = (batch + replicas / 2) / replicas * replicas;
     if (nearest > 0 && nearest != batch) batches.push_back(nearest);
     if (replicas % 2 != 0) break;
@@ -401,10 +398,8 @@ std::string what_is_possible(const SearchRequest& request, const SearchCase& fou
   batches.resize(std::min(kMostTried, batches.size()));
   std::optional<std::pair<Seconds, std::int64_t>> best;  // of which a sequence takes least
   for (const std::int64_t other : batches) {
-    SearchRequest changed = request;
-    std::erase_if(changed.fixed.assignments,
-                  [](const Assignment& each) { return each.field == "training/global_batch"; });
-    changed.fixed.set("training/global_batch", other);
+    SearchRequest changed = without(request, kGlobalBatch);
+    changed.fixed.set(kGlobalBatch, other);
     auto step = others.step(changed);
     if (!step) step = others.step(small_plans(changed));
     const auto each = [](Seconds of, std::int64_t sequences) { return of / static_cast<double>(sequences); };
@@ -433,9 +428,7 @@ std::string better_size(const SearchRequest& request, const SearchCase& found, c
   OtherSearches others(options, catalog, found.result.plans);
   const bool none = found.result.answers.empty();
   if (none && lacks_memory(found.result)) return what_fits(request, found, others);
-  const bool several = std::any_of(request.listed.begin(), request.listed.end(), [](const FieldValues& each) {
-    return each.field == "training/global_batch" || each.field == "training/sequence";
-  });
+  const bool several = request.lists(kGlobalBatch) || request.lists("training/sequence");
   const auto sizes = Sizes::make(request, catalog);
   if (!sizes || (several && !none)) return "";
   return none ? what_is_possible(request, found, *sizes, others) : fewer_gpus(request, found, *sizes, others);

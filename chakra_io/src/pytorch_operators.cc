@@ -86,11 +86,6 @@ struct Inputs {
     if (list.empty() || list.size() > 2 || list.front() != list.back()) return std::nullopt;
     return list.front();
   }
-  // No dilated and no transposed convolution: those that are not told are neither.
-  bool plain(std::size_t dilation, std::size_t transposed = kMostInputs) const {
-    const bool turned = transposed < values.size() && values[transposed] != "False" && values[transposed] != "0";
-    return !turned && (dilation >= values.size() || both(dilation) == 1);
-  }
 };
 
 std::optional<OperatorKind> product(const Shape& a, const Shape& b, GemmLayout layout) {
@@ -108,8 +103,27 @@ std::optional<OperatorKind> linear(const Shape& input, const Shape& weight) {
   return Gemm{.m = elements(input) / input.back(), .n = weight[0], .k = weight[1], .layout = GemmLayout::kNT};
 }
 
-std::optional<OperatorKind> convolution(const Shape& input, const Shape& weight, std::optional<std::int64_t> stride,
-                                        std::optional<std::int64_t> padding, Pass pass) {
+// Where PyTorch's convolutions have what (aten/src/ATen/native/native_functions.yaml): places among their inputs.
+struct ConvolutionInputs {
+  std::string_view name;
+  std::size_t input, weight, stride, padding, dilation;
+  std::size_t transposed = kMostInputs;  // none: never
+  Pass pass = Pass::kForward;
+};
+constexpr ConvolutionInputs kConvolutions[] = {{"conv2d", 0, 1, 3, 4, 5},
+                                               {"convolution", 0, 1, 3, 4, 5, 6},
+                                               {"_convolution", 0, 1, 3, 4, 5, 6},
+                                               {"cudnn_convolution", 0, 1, 3, 2, 4},
+                                               {"convolution_backward", 1, 2, 4, 5, 6, 7, Pass::kBackward}};
+
+// No dilated and no transposed one: those that are not told are neither.
+std::optional<OperatorKind> convolution(const Inputs& in, const ConvolutionInputs& at) {
+  const Shape &input = in.shape(at.input), &weight = in.shape(at.weight);
+  const auto stride = in.both(at.stride), padding = in.both(at.padding);
+  if (at.dilation < in.values.size() && in.both(at.dilation) != 1) return std::nullopt;
+  if (at.transposed < in.values.size() && in.values[at.transposed] != "False" && in.values[at.transposed] != "0") {
+    return std::nullopt;
+  }
   if (input.size() != 4 || weight.size() != 4 || input[1] != weight[1] || weight[2] != weight[3] || !stride ||
       !padding) {
     return std::nullopt;
@@ -122,7 +136,7 @@ std::optional<OperatorKind> convolution(const Shape& input, const Shape& weight,
                      .kernel = weight[2],
                      .stride = *stride,
                      .padding = *padding,
-                     .pass = pass};
+                     .pass = at.pass};
 }
 
 struct Pointwise {
@@ -178,21 +192,8 @@ std::optional<OperatorKind> kind_of(std::string_view name, const Inputs& in) {
     return in.shape(0).size() == 3 ? batched(in.shape(0), in.shape(1))
                                    : product(in.shape(0), in.shape(1), GemmLayout::kNN);
   }
-  if (name == "conv2d") {
-    if (!in.plain(5)) return std::nullopt;
-    return convolution(in.shape(0), in.shape(1), in.both(3), in.both(4), Pass::kForward);
-  }
-  if (name == "convolution" || name == "_convolution") {
-    if (!in.plain(5, 6)) return std::nullopt;
-    return convolution(in.shape(0), in.shape(1), in.both(3), in.both(4), Pass::kForward);
-  }
-  if (name == "cudnn_convolution") {
-    if (!in.plain(4)) return std::nullopt;
-    return convolution(in.shape(0), in.shape(1), in.both(3), in.both(2), Pass::kForward);
-  }
-  if (name == "convolution_backward") {
-    if (!in.plain(6, 7)) return std::nullopt;
-    return convolution(in.shape(1), in.shape(2), in.both(4), in.both(5), Pass::kBackward);
+  for (const ConvolutionInputs& each : kConvolutions) {
+    if (each.name == name) return convolution(in, each);
   }
   const Shape& first = in.shape(0);
   const bool rows = !first.empty() && elements(first) > 0;

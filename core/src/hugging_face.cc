@@ -93,7 +93,8 @@ const Family& nearest_family(JsonReader& reader, std::string_view type) {
 // Keys that make another model of a file than its other keys tell, unless their value is nothing.
 struct Foreign {
   std::string_view key, what;
-  bool of_mixers = false;  // what stands in the place of attention, unless other keys name the layers
+  bool of_mixers = false;       // what stands in the place of attention, unless other keys name the layers
+  bool Family::*own = nullptr;  // families that read it
 };
 constexpr Foreign kForeign[] = {
     {"linear_attn_config", "linear attention", true},
@@ -110,16 +111,16 @@ constexpr Foreign kForeign[] = {
     {"attention_hidden_size", "RWKV layers", true},
     {"conv_L_cache", "convolutions in the place of attention", true},
     {"full_attn_idxs", "convolutions in the place of attention", true},
-    {"compress_ratios", "attention to compressed keys"},
+    {"compress_ratios", "attention to compressed keys", false, &Family::compressed},
     {"share_q_dim", "factorized attention"},
     {"use_cla", "layers that share keys and values"},
     {"num_kv_shared_layers", "layers that share keys and values"},
     {"block_configs", "layers of different sizes"},
     {"num_key_value_heads_per_layer", "layers of different sizes"},
-    {"conv_dim", "convolutions before the layers"},
+    {"conv_dim", "convolutions before the layers", false, &Family::convolution},
     {"hidden_size_per_layer_input", "an embedding for each layer"},
     {"altup_num_inputs", "several hidden states for each token"},
-    {"hc_mult", "several hidden states for each token"},
+    {"hc_mult", "several hidden states for each token", false, &Family::compressed},
     {"hc_count", "several hidden states for each token"},
     {"ple_layer_ids", "tables of several tokens"},
     {"engram_layer_ids", "tables of several tokens"},
@@ -148,8 +149,7 @@ bool note_foreign(JsonReader& reader, std::string_view type) {
   const bool told = tells_layers(reader) || own.hybrid || own.delta || own.convolution;
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
-    if (own.compressed && (foreign.key == "compress_ratios" || foreign.key == "hc_mult")) continue;
-    if (own.convolution && foreign.key == "conv_dim") continue;
+    if (foreign.own != nullptr && own.*foreign.own) continue;
     reader.note(std::string(foreign.key), fmt::format("{} cannot be forecast", foreign.what),
                 "a stack of layers of attention and MLP");
     return true;

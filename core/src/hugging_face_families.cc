@@ -82,6 +82,9 @@ constexpr Default kDefaults[] = {
     {"gpt_oss", "num_experts_per_tok", 4},
     {"deepseek_v3", "n_group", 8},
     {"deepseek_v3", "topk_group", 4},
+    {"deepseek_v4", "index_n_heads", 64},
+    {"deepseek_v4", "index_head_dim", 128},
+    {"deepseek_v4", "index_topk", 512},
     {"deepseek_v32", "n_group", 8},
     {"deepseek_v32", "topk_group", 4},
     {"deepseek_v32", "index_n_heads", 64},
@@ -622,15 +625,12 @@ LayerSet read_shared_choices(JsonReader& reader, const Model& model) {
   return LayerSet::of(shared);
 }
 
-// The indexer of latent attention (DeepseekV32Config, GlmMoeDsaConfig).
+// The sizes of an indexer (DeepseekV32Config, GlmMoeDsaConfig, DeepseekV4Config).
 void read_indexer(JsonReader& reader, const Family& family, Model& model) {
-  const bool told = present(reader, "index_topk") || default_of(family, "index_topk") != nullptr;
-  if (!told || !model.mla || model.mla->q_rank == 0) return;
   Indexer indexer;
   indexer.heads = size(reader, family, {"index_n_heads"});
   indexer.head_dim = size(reader, family, {"index_head_dim"});
   indexer.top_k = size(reader, family, {"index_topk"});
-  indexer.shared_layers = read_shared_choices(reader, model);
   model.indexer = std::move(indexer);
 }
 
@@ -644,7 +644,10 @@ void read_latent_attention(JsonReader& reader, const Family& family, Model& mode
   model.mla = mla;
   model.qkv_bias = false;
   model.head_dim = mla.nope_head_dim + mla.rope_head_dim;
+  const bool chooses = present(reader, "index_topk") || default_of(family, "index_topk") != nullptr;
+  if (!chooses || mla.q_rank == 0) return;
   read_indexer(reader, family, model);
+  model.indexer->shared_layers = read_shared_choices(reader, model);
 }
 
 // Kimi Delta Attention in all layers but those that are listed, counted from 1 (KimiLinearConfig), or named. Attention
@@ -906,11 +909,7 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
       read("qk_rope_head_dim", std::max<std::int64_t>(1, std::llround(rotated * static_cast<double>(model.head_dim))));
   compressed.output_groups = read("o_groups", 8);
   compressed.output_rank = read("o_lora_rank", 1024);
-  Indexer indexer;
-  indexer.heads = read("index_n_heads", 64);
-  indexer.head_dim = read("index_head_dim", 128);
-  indexer.top_k = read("index_topk", 512);
-  model.indexer = std::move(indexer);
+  read_indexer(reader, family, model);
   std::vector<bool> chosen = none_of_layers(model), window = chosen;
   if (present(reader, "compress_ratios")) {
     const std::vector<std::int64_t> ratios = reader.integers("compress_ratios", 0, kMostSize);

@@ -125,10 +125,12 @@ struct Call {
   double inside(const Tier& tier) const {
     return ranks() / (static_cast<double>(tier.all_parts) / static_cast<double>(tier.parts));
   }
+  // Whether an all-to-all goes there hop by hop, dimension after dimension.
+  bool goes_along(const Tier& tier) const { return link(tier).ring != 0 && kind == CollectiveKind::kAllToAll; }
   // What a rank of an even all-to-all (the root of a gather or scatter) with so many ranks in its part, itself among
   // them, sends through its ports of the tier, over `bytes`: on a torus, along the dimension.
   double exchanged(const Tier& tier, double beside) const {
-    if (link(tier).ring != 0 && kind == CollectiveKind::kAllToAll) return copies(tier) * across_half(tier);
+    if (goes_along(tier)) return copies(tier) * across_half(tier);
     const Tier* last = &tier;  // to which the same ports lead
     while (last + 1 != placement->end() && leads_into(*last, last[1])) ++last;
     const double reached = inside(*last);

@@ -105,7 +105,7 @@ std::vector<Bytes> level_loads(const network::Call& call, std::size_t levels) {
     double own = leaving(tier);
     if (i + 1 < placement.tier_count) {
       const network::Tier& outer = placement.tiers[i + 1];
-      const bool counts_outer = !parts_each || (call.link(tier).ring == 0 && call.leads_into(tier, outer));
+      const bool counts_outer = !parts_each || (!call.goes_along(tier) && call.leads_into(tier, outer));
       if (counts_outer) own = std::max(0.0, own - leaving(outer));
     }
     loads[tier.level] = own * call.bytes * units::B;

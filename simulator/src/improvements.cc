@@ -315,7 +315,7 @@ std::vector<Candidate> vocabularies(const Scenario& from) {
 }
 
 std::vector<Candidate> kernels(const Scenario& from) {
-  if (from.plan.flash_attention) return {};
+  if (!can_fuse_attention(from)) return {};
   ParallelPlan plan = from.plan;
   plan.flash_attention = true;
   return {with_plan(from, "fused attention", plan)};

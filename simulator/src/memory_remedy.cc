@@ -115,7 +115,7 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
 std::vector<Remedy> savings_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
-  all = varied(all, plan.flash_attention ? 0 : 1, [](Remedy& each, int) {
+  all = varied(all, can_fuse_attention(scenario) ? 1 : 0, [](Remedy& each, int) {
     each.plan.flash_attention = true;
     each.cost += kFusedAttention;
   });

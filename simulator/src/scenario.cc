@@ -338,11 +338,11 @@ Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, con
     std::string others =
         machines_of(each, plan.tp, cluster, [&](std::int64_t dp) { return shares_batch(training, dp); });
     const std::int64_t node = cluster.gpus_per_node(), nodes = gpus / node, step = each / std::gcd(each, node);
-    const std::string most = fmt::format("machine/nodes={}", nodes / step * step);
+    const std::int64_t most = nodes / step * step;
     if (others.empty()) {
       others = machines_of(each, plan.tp, cluster, [](std::int64_t) { return true; });
-    } else if (nodes >= step && !others.starts_with(most)) {  // fewer GPUs stay idle
-      others = fmt::format("{} with another training/global_batch, or {}", most, others);
+    } else if (most > 0 && !shares_batch(training, most * node / each)) {  // fewer GPUs stay idle
+      others = fmt::format("machine/nodes={} with another training/global_batch, or {}", most, others);
     }
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)), "machine/nodes",

@@ -341,6 +341,10 @@ bool breaks(const FieldLimit& limit, const Scenario& scenario) {
   return breaks(limit, [&](std::string_view field) { return value_of(scenario, field); });
 }
 
+bool can_fuse_attention(const Scenario& scenario) {
+  return !scenario.plan.flash_attention && !has_sparse_attention(scenario.model);
+}
+
 bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, const Training& training) {
   return !schedule.fills_pipeline || microbatches_of(plan, training) >= plan.pp;
 }

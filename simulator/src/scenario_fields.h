@@ -37,6 +37,8 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
 inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
                                   kAttentionFact = "model/attention", kKeyHeadsFact = "plan/key_heads";
 bool is_fact(std::string_view field);
+// Whether plan/flash_attention would change the plan: it is off, and the model's attention has a choice.
+bool can_fuse_attention(const Scenario& scenario);
 // A fact in words.
 std::string fact_text(std::string_view field, std::string_view value);
 // Whether the value of a field or a fact changes with that of `other`.

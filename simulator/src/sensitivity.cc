@@ -191,18 +191,19 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
 
 Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
   NS_TRY(const Timed before, predicted({scenario}));
-  // A step with better parts is no longer, and one with worse ones no shorter.
-  const auto row = [&](std::string part, std::string name, double factor, const Timed& after, bool better, bool worse) {
+  // A step with better parts is no longer, and one with worse ones no shorter. `least`, `most`: of how much better.
+  const auto row = [&](std::string part, std::string name, double factor, const Timed& after, double least,
+                       double most) {
     Sensitivity made = sensitivity(std::move(part), std::move(name), factor, before, after);
     if (after.prediction) {
       const Interval longer = machine_difference(scenario, *before.prediction, *after.prediction);
       const double low = longer.low / before.step, high = longer.high / before.step;
-      made.range = {worse ? std::max(low, std::min(0.0, made.change)) : low,
-                    better ? std::min(high, std::max(0.0, made.change)) : high};
+      made.range = {most <= 1 ? std::max(low, std::min(0.0, made.change)) : low,
+                    least >= 1 ? std::min(high, std::max(0.0, made.change)) : high};
     }
     return made;
   };
-  bool all_better = true, all_worse = true;
+  double least = 1, most = 1;
   Changed all{scenario};
   int present = 0;  // in the machine
   std::vector<Sensitivity> found;
@@ -210,20 +211,19 @@ Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<con
     const Part* part = find(change.part);
     NS_EXPECTS(part != nullptr);
     Changed changed{scenario};
-    const bool has = part->scale(changed, change.factor);
-    if (has) {
+    std::optional<Timed> after;  // none: as before
+    if (part->scale(changed, change.factor)) {
       part->scale(all, change.factor);
+      NS_TRY(after, predicted(changed));
       ++present;
     }
-    NS_TRY(const Timed after, predicted(has ? changed : Changed{scenario}));
-    const bool better = part->less_is_better ? change.factor <= 1 : change.factor >= 1;
-    const bool worse = part->less_is_better ? change.factor >= 1 : change.factor <= 1;
-    all_better &= better, all_worse &= worse;
-    found.push_back(row(change.part, std::string(part->name), change.factor, after, better, worse));
+    const double better = part->less_is_better ? 1 / change.factor : change.factor;
+    least = std::min(least, better), most = std::max(most, better);
+    found.push_back(row(change.part, std::string(part->name), change.factor, after ? *after : before, better, better));
   }
   if (present < 2) return found;
   NS_TRY(const Timed after, predicted(all));
-  found.push_back(row("all", "all of these", 1, after, all_better, all_worse));
+  found.push_back(row("all", "all of these", 1, after, least, most));
   return found;
 }
 

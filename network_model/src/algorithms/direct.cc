@@ -26,8 +26,7 @@ Cost cost(const Call& call, Protocol protocol) {
     const Link& link = call.link(tier);
     const auto bytes_of = [&](double beside) {
       if (call.kind == CollectiveKind::kSendRecv) return call.bytes;
-      const bool along = link.ring != 0 && call.kind == CollectiveKind::kAllToAll;
-      const double own = link.network() || along ? 0 : kOwnShare * link.clock_factor;
+      const double own = link.network() || call.goes_along(tier) ? 0 : kOwnShare * link.clock_factor;
       return (call.exchanged(tier, beside) + own / ranks) * call.bytes;
     };
     const auto take = [&](double bytes, double bandwidth) {

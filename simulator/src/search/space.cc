@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -319,12 +318,6 @@ constexpr Searched kSearched[] = {
 constexpr std::string_view kDegreeFields[] = {"plan/tp", "plan/cp", "plan/pp", "plan/dp"};
 constexpr std::string_view kOverlapP2p = "plan/overlap_p2p", kOverlapEp = "plan/overlap_ep";
 
-bool gives(const SearchRequest& request, std::string_view field) {
-  const auto named = [field](const auto& each) { return each.field == field; };
-  return std::any_of(request.fixed.assignments.begin(), request.fixed.assignments.end(), named) ||
-         std::any_of(request.listed.begin(), request.listed.end(), named);
-}
-
 // What to write fewer values of: the fields with most of them.
 std::string narrow(const SearchSpace::Contents& space) {
   std::vector<std::pair<std::size_t, std::string>> sizes;
@@ -384,6 +377,15 @@ Result<ScenarioSpec> base_spec(const SearchRequest& request) {
 }
 
 }  // namespace
+
+bool SearchRequest::lists(std::string_view field) const {
+  return std::any_of(listed.begin(), listed.end(), [field](const FieldValues& each) { return each.field == field; });
+}
+
+bool SearchRequest::gives(std::string_view field) const {
+  return lists(field) || std::any_of(fixed.assignments.begin(), fixed.assignments.end(),
+                                     [field](const Assignment& each) { return each.field == field; });
+}
 
 bool is_degree(std::string_view field) {
   return std::find(std::begin(kDegreeFields), std::end(kDegreeFields), field) != std::end(kDegreeFields);
@@ -548,12 +550,12 @@ namespace {
 
 // The machine gets as many nodes, and of each as many GPUs, as the request's number of GPUs fills; in `spec`, too.
 Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Catalog& catalog) {
-  if (gives(request, "machine/nodes")) return {};
+  if (request.gives("machine/nodes")) return {};
   // A sized machine is filled with replicas; an open one has one rank.
   NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
   const std::int64_t node = std::max<std::int64_t>(1, machine.cluster.gpus_per_node());
   std::int64_t gpus = 0;
-  const bool names_machine = gives(request, "machine/gpu") || gives(request, "machine/cluster");
+  const bool names_machine = request.gives("machine/gpu") || request.gives("machine/cluster");
   if (request.gpus) {
     gpus = *request.gpus;
   } else if (request.from && !names_machine) {
@@ -568,7 +570,7 @@ Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Cata
   const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
   if (used == 0) {
     // Whole nodes, or 64 of each 72: other numbers can hardly be divided.
-    const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)));
+    const std::int64_t even = power_of_two_up_to(node);
     const std::int64_t full = (gpus / node + 1) * node;
     std::int64_t fewer = gpus / node * node, more = full;
     if (used_of_node(node, even) > 0) {
@@ -704,7 +706,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
   space->common.zero = field_text(space->base.plan.zero);
   space->common.shard = space->base.plan.shard;
-  space->common.chunks = gives(request, "plan/vpp") ? space->base.plan.vpp : 1;
+  space->common.chunks = request.gives("plan/vpp") ? space->base.plan.vpp : 1;
   space->common.overlap_grad_reduce = field_text(space->base.plan.overlap_grad_reduce);
   space->common.overlap_param_gather = field_text(space->base.plan.overlap_param_gather);
   space->common.recompute = field_text(recomputation_of(space->base.plan));
@@ -714,11 +716,11 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   }
   NS_TRY_VOID(check_given(request));
   NS_TRY_VOID(space->add_levels(request));
-  space->follows_schedule = !gives(request, kOverlapP2p);
-  space->follows_tokens = !gives(request, kOverlapEp);
+  space->follows_schedule = !request.gives(kOverlapP2p);
+  space->follows_tokens = !request.gives(kOverlapEp);
   space->attach_limits();
-  space->follows_context = !gives(request, "plan/cp_inner");
-  space->names_schedule = gives(request, "plan/schedule");
+  space->follows_context = !request.gives("plan/cp_inner");
+  space->names_schedule = request.gives("plan/schedule");
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);
   space->catalog.emplace(catalog);

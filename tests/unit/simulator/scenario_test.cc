@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
@@ -522,14 +523,21 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
   }
 }
 
-// The plan of `spec` does not fit, and what its remedy says is enough to build the one that does.
+// The plan of `spec`, which does not fit, and that with what its remedy says, which `spec` then has.
+std::pair<Result<Report>, Result<Report>> remedied(ScenarioSpec& spec) {
+  auto report = simulate(resolved(spec));
+  EXPECT_TRUE(report) << to_text(report.error());
+  EXPECT_FALSE(report->fits);
+  EXPECT_TRUE(report->remedy);
+  for (const Assignment& each : report->remedy.value().set) spec.set(each.field, std::string_view(each.text));
+  auto again = simulate(resolved(spec));
+  EXPECT_TRUE(again) << to_text(again.error());
+  return {std::move(report), std::move(again)};
+}
+
+// What a remedy says is enough to build the plan that fits.
 void expect_that_the_remedy_fits(ScenarioSpec spec) {
-  const auto report = simulate(resolved(spec));
-  ASSERT_TRUE(report) << to_text(report.error());
-  ASSERT_TRUE(report->remedy);
-  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
-  const auto again = simulate(resolved(spec));
-  ASSERT_TRUE(again) << to_text(again.error());
+  const auto [report, again] = remedied(spec);
   EXPECT_TRUE(again->fits);
   EXPECT_EQ(again->memory.peak(), report->remedy->peak);
 }
@@ -595,13 +603,7 @@ TEST(Resolve, ARemedyLeavesAScheduleThatKeepsTooMuch) {
   ScenarioSpec spec;
   spec.set("model", "llama3-70b").set("machine/gpu", "h100").set("training/global_batch", 256);
   spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/dp", 2).set("plan/schedule", "gpipe");
-  const auto report = simulate(resolved(spec));
-  ASSERT_TRUE(report) << to_text(report.error());
-  ASSERT_FALSE(report->fits);
-  ASSERT_TRUE(report->remedy);
-  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
-  const auto again = simulate(resolved(spec));
-  ASSERT_TRUE(again) << to_text(again.error());
+  const auto [report, again] = remedied(spec);
   EXPECT_EQ(again->scenario.plan.schedule, "1f1b");
   EXPECT_EQ(again->scenario.plan.recompute, Recompute::kNone);
   EXPECT_TRUE(again->fits);
@@ -637,13 +639,7 @@ TEST(Resolve, ARemedySpreadsWholeExperts) {
   ScenarioSpec spec;
   spec.set("model", "mixtral-8x7b").set("machine/gpu", "h100").set("training/global_batch", 64);
   spec.set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 8);
-  const auto report = simulate(resolved(spec));
-  ASSERT_TRUE(report) << to_text(report.error());
-  ASSERT_FALSE(report->fits);
-  ASSERT_TRUE(report->remedy);
-  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
-  const auto again = simulate(resolved(spec));
-  ASSERT_TRUE(again) << to_text(again.error());
+  const auto [report, again] = remedied(spec);
   EXPECT_TRUE(again->fits);
   EXPECT_EQ(again->scenario.plan.etp, 1);
   EXPECT_NEAR(again->step / report->remedy->step, 1, 1e-9);
@@ -658,13 +654,7 @@ TEST(Resolve, ARemedyFusesAttention) {
   ScenarioSpec spec;
   spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("plan/dp", 8).set("training/global_batch", 64);
   spec.set("framework", std::string_view("transformers")).set("plan/lora_rank", 16).set("training/sequence", 4096);
-  const auto report = simulate(resolved(spec));
-  ASSERT_TRUE(report) << to_text(report.error());
-  ASSERT_FALSE(report->fits);
-  ASSERT_TRUE(report->remedy);
-  for (const Assignment& each : report->remedy->set) spec.set(each.field, std::string_view(each.text));
-  const auto again = simulate(resolved(spec));
-  ASSERT_TRUE(again) << to_text(again.error());
+  const auto [report, again] = remedied(spec);
   EXPECT_TRUE(again->fits);
   EXPECT_TRUE(again->scenario.plan.flash_attention);
   EXPECT_LT(again->step, report->step);

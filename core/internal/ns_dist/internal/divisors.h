@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,11 @@ inline std::vector<std::int64_t> divisors_of(std::int64_t whole, std::int64_t mo
   }
   small.insert(small.end(), large.rbegin(), large.rend());
   return small;
+}
+
+// The largest power of two up to `most`; of 0, 0.
+inline std::int64_t power_of_two_up_to(std::int64_t most) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(most)));
 }
 
 }  // namespace ns_dist
