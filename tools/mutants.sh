@@ -265,7 +265,7 @@ a product of symbols is one operation a multiply-add|chakra_io/src/symbolic_oper
 nanoseconds are written as half of them|chakra_io/src/writer.cc|s@\* 1000 + 500);@* 500 + 500);@|unit_chakra_io property_chakra_io
 parts of a collective take the whole time each|chakra_io/src/writer.cc|s@exact_ns \*= collective.size / all;@exact_ns *= all / all;@|unit_chakra_io property_chakra_io
 microseconds are read as nanoseconds|chakra_io/src/replay.cc|s@options_.most_micros) \* 1000)@options_.most_micros) * 1)@|unit_chakra_io property_chakra_io
-a roofline of a trace knows no memory|chakra_io/src/replay.cc|s@std::min(options_.local_memory_gbs \* 1e9 \* (work / size), options_.peak_tflops \* 1e12)@std::max(0 * size, options_.peak_tflops * 1e12)@|unit_chakra_io property_chakra_io
+a roofline of a trace knows no memory|chakra_io/src/rules.cc|s@std::min(local_memory_gbs \* 1e9 \* (work / size), peak_tflops \* 1e12)@(size > 0 ? peak_tflops * 1e12 : local_memory_gbs)@|unit_chakra_io property_chakra_io
 kernels of a call share its time evenly|chakra_io/src/annotate.cc|s@kernel.recorded_ns / call.recorded : 1 / call.kernels@1 / call.kernels : 1 / call.kernels@|unit_chakra_io property_chakra_io
 a linear layer has a row for each element|chakra_io/src/pytorch_operators.cc|s@return Gemm{.m = elements(input) / input.back(), @return Gemm{.m = elements(input), @|unit_chakra_io property_chakra_io
 an addition reads one tensor|chakra_io/src/pytorch_operators.cc|s@found->inputs > 0 ? found->inputs : given@found->inputs > 0 ? found->inputs : 1@|unit_chakra_io property_chakra_io
