@@ -430,6 +430,10 @@ few heads are few rows of chosen keys|parallelism/src/blocks/indexer.cc|s@std::m
 chosen keys have the width of one head|parallelism/src/blocks/chosen_attention.cc|s@(shape.heads + shape.cp) \* width@(shape.heads + 1) * width@|unit_parallelism
 each layer has an indexer|core/src/model.cc|s@ && !model.indexer->shared_layers.contains(layer)@@|unit_core unit_parallelism
 a rank has a part of the indexer|parallelism/src/blocks/indexer.cc|s@scores.heads = of.heads;@scores.heads = of.heads / std::min(2L, shape.plan->tp);@|unit_parallelism
+layers that share keys make their own|parallelism/src/blocks/attention.cc|s@return shape.kind.shares_keys ? 0 : shape.kv_heads \* shape.query_dim@return shape.kv_heads * shape.query_dim@|unit_parallelism
+layers that share keys keep them|parallelism/src/blocks/attention.cc|s@kept = shape.kind.shares_keys ? 0 : exchanged@kept = exchanged@|unit_parallelism
+one layer more shares keys|core/src/model.cc|s@>= model.layers - model.shared_keys_layers;@>= model.layers - model.shared_keys_layers - 1;@|unit_core unit_parallelism
+recomputation drops per-layer embeddings|parallelism/src/block.cc|s@layer.input += blocks@layer.input += 0 * blocks@|unit_parallelism
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -1055,10 +1055,18 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   model.state_space = space;
 }
 
-// gemma4_text: Gemma4TextConfig. Some models have experts in each layer, beside its MLP.
+// gemma4_text: Gemma4TextConfig. Some models have experts in each layer, beside its MLP. Small ones share keys, where
+// MLPs may be twice as wide, and have embeddings of each layer.
 void read_gemma4(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
   if (reader.boolean("enable_moe_block", false)) read_experts(reader, family, model);
+  model.shared_keys_layers = reader.integer("num_kv_shared_layers", 0, kMostLayers, Presence::kOptional, 0);
+  if (model.shared_keys_layers > 0 && reader.boolean("use_double_wide_mlp", false)) {
+    model.shared_keys_ffn = 2 * model.ffn;
+  }
+  const std::int64_t width = reader.integer("hidden_size_per_layer_input", 0, kMostSize, Presence::kOptional, 0);
+  if (width == 0) return;
+  model.per_layer_embeddings = {width, size_or(reader, family, {"vocab_size_per_layer_input"}, model.vocabulary)};
 }
 
 constexpr NormalizationKind kLayerNorm = NormalizationKind::kLayerNorm;
@@ -1157,7 +1165,8 @@ constexpr Family kFamilies[] = {
      .tied = true,
      .qk_norm = kHead,
      .placement = NormPlacement::kSandwich,
-     .full_every = 6},
+     .full_every = 6,
+     .shares_keys = true},
     {.model_type = "laguna", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
     {.model_type = "step3p5", .read = read_moe, .qk_norm = kHead, .attention_gate = true, .gate_of_head = true},
     {.model_type = "mimo_v2_flash", .read = read_moe},

@@ -40,6 +40,7 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
                  fmt::format("from 1 to {}, or 0 for all", model.layers)});
   }
   if (layers == model.layers) return model;
+  model.shared_keys_layers = std::max<std::int64_t>(0, model.shared_keys_layers - (model.layers - layers));
   model.layers = layers;
   model.name += fmt::format(", {} layer{}", layers, layers == 1 ? "" : "s");
   model.layer_pattern = model.layer_pattern.substr(0, static_cast<std::size_t>(layers));
@@ -100,6 +101,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
     kind.chooses_keys = kind.mixer == Mixer::kAttention || kind.compressed_keys == CompressedKeys::kSparse;
   }
   if (kind.mixer != Mixer::kAttention) return kind;
+  kind.shares_keys = layer >= model.layers - model.shared_keys_layers;
   kind.windowed = model.sliding_window > 0 && !model.full_attention_layers.contains(layer);
   kind.rotary = !model.no_rotary_layers.contains(layer);
   return kind;
@@ -109,8 +111,26 @@ LayerKind prediction_kind(const Model& model) {
   LayerKind kind = layer_kind(model, model.layers - 1);
   if (model.compressed) kind.compressed_keys = CompressedKeys::kNone;
   kind.chooses_keys = model.indexer && !model.compressed;
+  kind.shares_keys = false;
   return kind;
 }
+
+namespace {
+
+// Whether, before the layers that share keys, some layer has keys for each of them.
+bool has_keys_to_share(const Model& model) {
+  const auto has = [&](bool windowed, std::int64_t first, std::int64_t end) {
+    for (std::int64_t layer = first; layer < end; ++layer) {
+      if (layer_kind(model, layer).windowed == windowed) return true;
+    }
+    return false;
+  };
+  const std::int64_t first = model.layers - model.shared_keys_layers;
+  const auto shares = [&](bool windowed) { return has(windowed, std::max<std::int64_t>(0, first), model.layers); };
+  return (!shares(false) || has(false, 0, first)) && (!shares(true) || has(true, 0, first));
+}
+
+}  // namespace
 
 Result<void> check_pattern(const Model& model) {
   const std::string& pattern = model.layer_pattern;
@@ -282,6 +302,26 @@ std::vector<Error> check_shape(const Model& model) {
     }
     limit("indexer/heads", "all heads of an indexer have a width of", kMostWidth,
           {model.indexer->heads, model.indexer->head_dim});
+  }
+  if (model.shared_keys_layers > 0) {
+    if (model.mla || model.compressed || model.delta_net || model.short_convolution > 0 ||
+        !model.layer_pattern.empty()) {
+      note("shared_keys_layers", "layers share the keys of grouped-query attention alone",
+           "neither \"mla\", \"compressed\", \"delta_net\", \"short_convolution\" nor \"layer_pattern\"");
+    } else if (!has_keys_to_share(model)) {
+      note(
+          "shared_keys_layers",
+          fmt::format("before the last {} layers no layer has keys of each of their windows", model.shared_keys_layers),
+          "fewer layers");
+    }
+  }
+  if (model.per_layer_embeddings) {
+    limit("per_layer_embeddings/vocabulary", "the parameters of the embedding are", kMostParameters,
+          {model.per_layer_embeddings->width, model.per_layer_embeddings->vocabulary, model.layers});
+    if (model.residual_streams > 1 || model.prediction_layers > 0 || !model.layer_pattern.empty()) {
+      note("per_layer_embeddings", "a layer adds them behind its MLP to one hidden state",
+           "neither \"residual_streams\", \"prediction_layers\" nor \"layer_pattern\"");
+    }
   }
   if (model.labels > 0 && model.prediction_layers > 0) {
     note("labels", "a classifier has no layers for multi-token prediction", "\"prediction_layers\": 0");

@@ -31,6 +31,9 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   own.set_kind(kind);
   Block layer;
   layer.input = blocks::hidden_bytes(own, own.sharded_tokens, own.hidden * own.streams);
+  if (own.model->per_layer_embeddings) {
+    layer.input += blocks::hidden_bytes(own, own.sharded_tokens, own.model->per_layer_embeddings->width);
+  }
   // Steps that belong to another module than their block have their own.
   const auto append = [&](Block block, LayerModule module) {
     layer.cached += block.cached;
@@ -49,6 +52,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   if (kind.mixer == Mixer::kCompressedAttention) append(compressed_attention_block(own), LayerModule::kAttention);
   if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own), LayerModule::kMlp);
   if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own), LayerModule::kMoe);
+  if (own.model->per_layer_embeddings) append(per_layer_block(own), LayerModule::kMlp);
   return layer;
 }
 

@@ -91,8 +91,9 @@ Block state_space_block(const Shape& shape);  // norm, Mamba-2 mixer, residual
 Block delta_net_block(const Shape& shape);    // norm, gated delta rule, residual
 Block short_convolution_block(const Shape& shape);
 Block compressed_attention_block(const Shape& shape);
-Block mlp_block(const Shape& shape);  // norm, dense MLP, residual
-Block moe_block(const Shape& shape);  // norm, router, experts, shared experts, residual
+Block mlp_block(const Shape& shape);        // norm, dense MLP, residual
+Block moe_block(const Shape& shape);        // norm, router, experts, shared experts, residual
+Block per_layer_block(const Shape& shape);  // what a layer adds of its per-layer embeddings
 // Rows that experts compute of those that the router asks for: above one where they are padded to a capacity beyond
 // their even share, below one where tokens are dropped.
 double expert_rows(const Shape& shape);

@@ -71,7 +71,9 @@ class TensorParts {
       if (divided && whole > 0) parts_[count_++] = {whole, what, spared};
     };
     for (const AttentionHeads& of : all_heads(model)) add(true, of.heads, "the {} attention heads of {}");
-    add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
+    const bool has_mlps = has_layers(model, &LayerKind::feed_forward, FeedForward::kDense);
+    add(has_mlps, model.ffn, "the MLP width {} of {}");
+    add(has_mlps && model.shared_keys_layers > 0, model.shared_keys_ffn, "the MLP width {} of some layers of {}");
     const std::int64_t shared = model.moe ? model.moe->shared_experts * model.moe->shared_expert_ffn : 0;
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kExperts), shared,
         "the width {} of the shared experts of {}");
@@ -155,7 +157,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 10> parts_{};
+  std::array<Part, 11> parts_{};
   std::uint32_t count_ = 0;
 };
 
@@ -164,6 +166,14 @@ void check_state_space(const Model& model, const ParallelPlan& plan, Checker& ch
   if (plan.cp == 1) return;
   check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
                 "use plan/cp=1");
+}
+
+// Layers that read what other layers made, beside hidden states: no framework sends these from stage to stage.
+void check_shared_inputs(const Model& model, const ParallelPlan& plan, Checker& check) {
+  if (plan.pp == 1) return;
+  const char* what = model.per_layer_embeddings ? "embeddings that the first stage makes for it"
+                                                : "keys of a layer that may be on another stage";
+  check.fail_at("plan/pp", fmt::format("a layer of {} reads {}", model.name, what), "1", "use plan/pp=1");
 }
 
 // Layers with the gated delta rule: context-parallel ranks exchange their tokens for heads.
@@ -446,6 +456,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
   if (model.state_space && has_layers(model, &LayerKind::mixer, Mixer::kStateSpace))
     check_state_space(model, plan, check);
   if (model.delta_net && has_layers(model, &LayerKind::mixer, Mixer::kDeltaNet)) check_delta_net(model, plan, check);
+  if (model.per_layer_embeddings || model.shared_keys_layers > 0) check_shared_inputs(model, plan, check);
   if (training.mtp && model.prediction_layers == 0) {
     check.fail_at("training/mtp", fmt::format("{} has no layers for multi-token prediction", model.name), "off",
                   "use training/mtp=off, or give its \"prediction_layers\"");

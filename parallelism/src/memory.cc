@@ -230,7 +230,8 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
         (updated * (1 - plan.offload_optimizer.value) * each.optimizer - shares.owned * each.moment) * units::B;
     // The rank with a table has little else.
     if (sums_whole_gradients(plan) && plan.zero != ZeroStage::kNone) {
-      const double table = std::min(shape.table(), std::max(0.0, held.dense - held.matrices));
+      const double largest = std::max(shape.table(), shape.layer_table());
+      const double table = std::min(largest, std::max(0.0, held.dense - held.matrices));
       used.optimizer = max(used.optimizer, table * each.optimizer * units::B);
     }
   }

@@ -53,6 +53,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       kv_heads(std::max<std::int64_t>(1, m.kv_heads / p.tp)),
       query_dim(m.mla ? m.mla->nope_head_dim + m.mla->rope_head_dim : m.head_dim),
       value_dim(m.mla ? m.mla->v_head_dim : heads_of(m, false).value_dim()),
+      ffn(m.ffn),
       cp_inner(context_inner_ranks(m, p)),
       vocabulary(padded_vocabulary(m.vocabulary, p) / p.tp),
       streams(m.residual_streams),
@@ -63,6 +64,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
 
 void Shape::set_kind(const LayerKind& of) {
   kind = of;
+  ffn = of.shares_keys && model->shared_keys_ffn > 0 ? model->shared_keys_ffn : model->ffn;
   if (model->mla) return;
   const AttentionHeads own = heads_of(*model, of.windowed);
   heads = own.heads / tp;
@@ -70,6 +72,14 @@ void Shape::set_kind(const LayerKind& of) {
   query_dim = own.head_dim;
   value_dim = own.value_dim();
   keys_are_values = own.keys_are_values;
+}
+
+std::int64_t Shape::layer_table_rows() const {
+  return model->per_layer_embeddings ? (model->per_layer_embeddings->vocabulary + tp - 1) / tp : 0;
+}
+
+std::int64_t Shape::layer_table_columns() const {
+  return model->per_layer_embeddings ? model->layers * model->per_layer_embeddings->width : 0;
 }
 
 Shape Shape::whole(const Model& model, const Training& training) {

@@ -35,6 +35,7 @@ struct Shape {
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated
   std::int64_t query_dim, value_dim;
+  std::int64_t ffn;                // of the MLP, of all tensor-parallel ranks
   bool keys_are_values = false;    // as in AttentionHeads
   std::int64_t cp_inner;           // context-parallel ranks that exchange heads for tokens; the others form rings
   std::int64_t vocabulary;         // of this rank: padded, see ParallelPlan::vocabulary_multiple
@@ -49,10 +50,18 @@ struct Shape {
 
   // Parameters of the embedding's table on this rank.
   double table() const { return static_cast<double>(vocabulary) * static_cast<double>(hidden); }
+  // The same of the table of per-layer embeddings: its rows on this rank, and values of a row.
+  std::int64_t layer_table_rows() const;
+  std::int64_t layer_table_columns() const;
+  double layer_table() const {
+    return static_cast<double>(layer_table_rows()) * static_cast<double>(layer_table_columns());
+  }
   // Whether attention and MLP of this layer are side by side.
   bool parallel_branches() const {
-    return model->branches != Branches::kSequential &&
-           kind == LayerKind{.windowed = kind.windowed, .rotary = kind.rotary, .chooses_keys = kind.chooses_keys};
+    return model->branches != Branches::kSequential && kind == LayerKind{.windowed = kind.windowed,
+                                                                         .rotary = kind.rotary,
+                                                                         .chooses_keys = kind.chooses_keys,
+                                                                         .shares_keys = kind.shares_keys};
   }
   // Bytes of a microbatch's hidden states, all tokens of this context-parallel rank: of those that products read and
   // write, and of those between layers, which are fp32 under autocast.

@@ -111,6 +111,14 @@ struct CompressedAttention {
   friend bool operator==(const CompressedAttention&, const CompressedAttention&) = default;
 };
 
+// Per-layer embeddings (Gemma 4; modeling_gemma4.py, project_per_layer_inputs): of each token, each layer reads `width`
+// values of its own, the sum of a row of a second table and of a projection of the token's embedding. Behind its MLP it
+// adds a projection of them, weighted by a gate.
+struct PerLayerEmbeddings {
+  std::int64_t width = 0, vocabulary = 0;  // values of a layer; rows of the table
+  friend bool operator==(const PerLayerEmbeddings&, const PerLayerEmbeddings&) = default;
+};
+
 // The heads of attention in a layer.
 struct AttentionHeads {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -152,11 +160,14 @@ struct Model {
   Branches branches = Branches::kSequential;
   std::int64_t rotary_dim = 0;  // of head_dim, those that are rotated; 0: all
   std::int64_t vocabulary = 0, sequence = 0;
-  bool bidirectional = false;          // tokens see later ones, too (encoders)
-  std::int64_t sliding_window = 0;     // tokens; 0: full attention
-  bool chunked_attention = false;      // tokens see their own chunk of sliding_window tokens (Llama 4)
-  LayerSet full_attention_layers;      // without the window, and with attention where others have something else
-  LayerSet no_rotary_layers;           // that have no positions
+  bool bidirectional = false;       // tokens see later ones, too (encoders)
+  std::int64_t sliding_window = 0;  // tokens; 0: full attention
+  bool chunked_attention = false;   // tokens see their own chunk of sliding_window tokens (Llama 4)
+  LayerSet full_attention_layers;   // without the window, and with attention where others have something else
+  LayerSet no_rotary_layers;        // that have no positions
+  // So many layers at the end have no keys and values of their own: they read those of the last layer before them that
+  // has the same window (Gemma 4). Their MLPs are shared_keys_ffn wide; 0: as the others.
+  std::int64_t shared_keys_layers = 0, shared_keys_ffn = 0;
   std::int64_t prediction_layers = 0;  // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
@@ -166,6 +177,7 @@ struct Model {
   std::int64_t short_convolution = 0;
   std::optional<CompressedAttention> compressed;
   std::optional<Indexer> indexer;  // of latent or compressed attention
+  std::optional<PerLayerEmbeddings> per_layer_embeddings;
   // Hyper-connections (Xie et al. 2025, arXiv 2512.24880): hidden states between branches are so many streams, which
   // each branch reads as a weighted sum and which are mixed behind it; 1: one, which the branch is added to.
   std::int64_t residual_streams = 1;
@@ -198,6 +210,7 @@ struct LayerKind {
   bool rotary = true;     // where the model's positions are rotary
   CompressedKeys compressed_keys = CompressedKeys::kNone;
   bool chooses_keys = false;  // it has an indexer of its own
+  bool shares_keys = false;   // it is one of Model::shared_keys_layers
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 

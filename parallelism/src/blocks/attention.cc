@@ -1,6 +1,7 @@
 // Self-attention: grouped-query with fused or unfused core, and multi-head latent attention.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -26,16 +27,23 @@ std::int64_t gate_columns(const Shape& shape) {
   return shape.heads * (shape.model->gate_of_head ? 1 : shape.value_dim);
 }
 
-// Of the keys and values, and of values that a projection makes.
-std::int64_t key_columns(const Shape& shape) { return shape.kv_heads * shape.query_dim; }
-std::int64_t value_columns(const Shape& shape) { return shape.keys_are_values ? 0 : shape.kv_heads * shape.value_dim; }
-int projections(const Shape& shape) { return shape.keys_are_values ? 2 : 3; }
+// Of the keys and values that a projection makes.
+std::int64_t key_columns(const Shape& shape) { return shape.kind.shares_keys ? 0 : shape.kv_heads * shape.query_dim; }
+std::int64_t value_columns(const Shape& shape) {
+  return shape.kind.shares_keys || shape.keys_are_values ? 0 : shape.kv_heads * shape.value_dim;
+}
+int projections(const Shape& shape) { return shape.kind.shares_keys ? 1 : shape.keys_are_values ? 2 : 3; }
+// Of the keys and values that the layer itself makes, by whichever projection.
+std::int64_t own_columns(const Shape& shape) {
+  return shape.kind.shares_keys ? 0 : shape.kv_heads * (shape.query_dim + shape.value_dim);
+}
 
 void grouped_query_projections(const Shape& shape, Block& block) {
   const bool bias = shape.model->bias || shape.model->qkv_bias;
   const std::int64_t query = shape.heads * shape.query_dim, key = key_columns(shape), value = value_columns(shape);
   const std::int64_t gate = gate_columns(shape), out = query + key + value + gate;
-  std::vector<std::int64_t> sections{query, key};
+  std::vector<std::int64_t> sections{query};
+  if (key > 0) sections.push_back(key);
   if (value > 0) sections.push_back(value);
   if (gate > 0) sections.push_back(gate);
   block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
@@ -123,8 +131,9 @@ BlockStep query_key_norm(const Shape& shape) {
   BlockStep step;
   step.name = "attention.qk_norm";
   step.kept_as = ActivationKind::kNorms;
-  for (const auto& [name, heads] :
-       {std::pair("attention.q_norm", shape.heads), std::pair("attention.k_norm", shape.kv_heads)}) {
+  const std::pair<const char*, std::int64_t> both[] = {{"attention.q_norm", shape.heads},
+                                                       {"attention.k_norm", shape.kv_heads}};
+  for (const auto& [name, heads] : std::span(both).first(shape.kind.shares_keys ? 1 : 2)) {
     const std::int64_t columns = of_token ? heads * shape.query_dim : shape.query_dim;
     BlockStep one = blocks::norm_without_sums(shape, name, shape.tokens * heads * shape.query_dim / columns, columns);
     step.forward.insert(step.forward.end(), one.forward.begin(), one.forward.end());
@@ -149,6 +158,7 @@ BlockStep heads(const Shape& shape) {
                                  : shape.model->rotary_dim > 0 ? shape.model->rotary_dim
                                                                : shape.query_dim;
     const std::int64_t rotated_keys = shape.model->mla ? 1 : shape.kv_heads;
+    const bool rotates_keys = !shape.kind.shares_keys;
     // A kernel for queries and one for keys (Megatron-Core, apply_rotary_pos_emb). Written out: q cos + rotate_half(q)
     // sin, of which the half is negated and the halves are joined (modeling_llama.py).
     const double table = shape.hidden_element / shape.element;  // cosines have the format of hidden states
@@ -164,11 +174,11 @@ BlockStep heads(const Shape& shape) {
       if (shape.autocast) add(name, Elementwise{"cast", elements, table, 1, 1});
     };
     rotate("attention.rotary.queries", shape.tokens * shape.heads * rotated);
-    rotate("attention.rotary.keys", shape.tokens * rotated_keys * rotated);
+    if (rotates_keys) rotate("attention.rotary.keys", shape.tokens * rotated_keys * rotated);
     // Queries of several groups lie between their keys and values: a copy brings them together. Backward, one kernel
     // joins the gradients of queries, keys and values (Megatron-Core, attention.py, get_query_key_value_tensors: a
     // reshape of what is no view, and SplitAlongDim's torch.cat).
-    if (!shape.model->mla && !written_out) {
+    if (!shape.model->mla && !written_out && rotates_keys) {
       const std::int64_t queries = shape.heads * shape.query_dim;
       const std::int64_t all = queries + key_columns(shape) + value_columns(shape) + gate_columns(shape);
       const auto bytes = [&](std::int64_t columns) {
@@ -184,7 +194,7 @@ BlockStep heads(const Shape& shape) {
   // layers.
   if (written_out && shape.plan->flash_attention && !shape.model->mla &&
       blocks::separate_layers(shape, projections(shape)) > 1) {
-    const std::int64_t columns = shape.heads * shape.query_dim + key_columns(shape) + shape.kv_heads * shape.value_dim;
+    const std::int64_t columns = shape.heads * shape.query_dim + own_columns(shape);
     add("attention.heads.copy", Elementwise{"transpose", shape.tokens * columns, 1, 1, 0, true});
   }
   if (shape.model->mla) {
@@ -195,9 +205,14 @@ BlockStep heads(const Shape& shape) {
   }
   if (shape.model->mla) step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kLatentUpProjection);
   step.kept_as = ActivationKind::kAttentionCore;
+  const std::int64_t kept = shape.kind.shares_keys ? 0 : exchanged_key_heads(shape);
   step.kept_for_input_gradient =
-      bytes_of(shape, shape.tokens,
-               shape.heads * shape.query_dim + exchanged_key_heads(shape) * (shape.query_dim + shape.value_dim));
+      bytes_of(shape, shape.tokens, shape.heads * shape.query_dim + kept * (shape.query_dim + shape.value_dim));
+  if (shape.kind.shares_keys) {  // the gradients of all layers that read them are added up
+    const std::int64_t shared = shape.tokens * shape.kv_heads * (shape.query_dim + shape.value_dim);
+    step.input_gradient.push_back(
+        kernel(shape, "attention.shared_kv.backward.add", Elementwise{"add", shared, 2, 1, 1}));
+  }
   return step;
 }
 
@@ -558,6 +573,7 @@ BlockStep core(const Shape& shape) {
 
 // Bytes of the keys and values of this rank's tokens, for later ones.
 double cached_keys(const Shape& shape) {
+  if (shape.kind.shares_keys) return 0;
   if (!shape.model->indexer) {
     return bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
   }

@@ -442,9 +442,9 @@ BlockStep stream_sum(const Shape& shape, std::string_view branch, bool mixes) {
   return step;
 }
 
-BlockStep branch_start(const Shape& shape, std::string_view branch) {
+BlockStep branch_start(const Shape& shape, std::string_view branch, NormPlacement placement) {
   BlockStep step;
-  if (shape.model->norm_placement == NormPlacement::kPost) {
+  if (placement == NormPlacement::kPost) {
     step.name = concat(branch, ".branch");
   } else {
     step = norm(shape, concat(branch, ".norm"), shape.sharded_tokens, shape.hidden);
@@ -606,8 +606,8 @@ BlockStep mixed_streams(const Shape& shape, std::string_view branch) {
 
 }  // namespace
 
-void end_branch(const Shape& shape, Block& block, std::string_view branch) {
-  if (shape.model->norm_placement != NormPlacement::kPre) {
+void end_branch(const Shape& shape, Block& block, std::string_view branch, NormPlacement placement) {
+  if (placement != NormPlacement::kPre) {
     block.steps.push_back(norm(shape, concat(branch, ".post_norm"), shape.sharded_tokens, shape.hidden));
   }
   block.steps.push_back(shape.streams > 1 ? mixed_streams(shape, branch) : residual(shape, branch));

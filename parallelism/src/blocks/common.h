@@ -166,7 +166,10 @@ BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int6
 BlockStep stream_sum(const Shape& shape, std::string_view branch, bool mixes);
 // The start of a residual branch: a norm, where the model has one there. Its backward ends with the sum of the branch's
 // gradient and the gradient that went around the branch.
-BlockStep branch_start(const Shape& shape, std::string_view branch);
+BlockStep branch_start(const Shape& shape, std::string_view branch, NormPlacement placement);
+inline BlockStep branch_start(const Shape& shape, std::string_view branch) {
+  return branch_start(shape, branch, shape.model->norm_placement);
+}
 // Whether its first product alone reads that norm's output. Parallel branches may share one.
 inline bool alone_behind_norm(const Shape& shape) {
   const bool shared = shape.parallel_branches() && shape.model->branches == Branches::kParallel;
@@ -174,7 +177,10 @@ inline bool alone_behind_norm(const Shape& shape) {
 }
 // The end of a residual branch: a norm, where the model has one there, and the sum with the hidden states, with dropout
 // where the model has it.
-void end_branch(const Shape& shape, Block& block, std::string_view branch);
+void end_branch(const Shape& shape, Block& block, std::string_view branch, NormPlacement placement);
+inline void end_branch(const Shape& shape, Block& block, std::string_view branch) {
+  end_branch(shape, block, branch, shape.model->norm_placement);
+}
 
 // The activation function of an MLP whose width on this rank is `ffn`. `input`: as above. `halves`: gate and value are
 // views of one tensor, which unfused kernels read element by element, and whose gradient is joined.

@@ -6,25 +6,45 @@
 namespace ns_dist {
 namespace {
 
-BlockStep table(const Shape& shape) {
+// `rows` of the table are on this rank.
+BlockStep table(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
+  using blocks::concat;
+  using blocks::hidden_kernel;
+  const Bytes states = blocks::hidden_bytes(shape, shape.tokens, columns) * units::B;
   BlockStep step;
-  step.name = "embedding";
-  step.forward.push_back(blocks::hidden_kernel(
-      shape, "embedding", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kForward}));
-  blocks::reduce(shape, step.forward, "embedding", shape.residual_states());
-  blocks::gather(shape, step.weight_gradient, "embedding.backward", shape.residual_states());
+  step.name = name;
+  step.forward.push_back(hidden_kernel(shape, step.name, Embedding{shape.tokens, columns, rows, Pass::kForward}));
+  blocks::reduce(shape, step.forward, name, states);
+  blocks::gather(shape, step.weight_gradient, concat(name, ".backward"), states);
   // A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
   // sums.
-  const std::int64_t parameters = shape.vocabulary * shape.hidden;
+  const std::int64_t parameters = rows * columns;
   step.weight_gradient.push_back(
-      blocks::hidden_kernel(shape, "embedding.gradient", Elementwise{"fill", parameters, 0, 1, 0}));
-  step.weight_gradient.push_back(blocks::hidden_kernel(
-      shape, "embedding.backward", Embedding{shape.tokens, shape.hidden, shape.vocabulary, Pass::kBackward}));
-  blocks::add_to_sums(shape, step.weight_gradient, "embedding", parameters);
-  step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, shape.hidden);
-  step.parameters.dense = shape.table();
+      hidden_kernel(shape, concat(name, ".gradient"), Elementwise{"fill", parameters, 0, 1, 0}));
+  step.weight_gradient.push_back(
+      hidden_kernel(shape, concat(name, ".backward"), Embedding{shape.tokens, columns, rows, Pass::kBackward}));
+  blocks::add_to_sums(shape, step.weight_gradient, name, parameters);
+  step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, columns);
+  step.parameters.dense = static_cast<double>(rows) * static_cast<double>(columns);
   blocks::freeze(shape, step);
   return step;
+}
+
+// Per-layer embeddings of all layers: a row of a second table, and a normalized projection of the embedding.
+void add_per_layer_embeddings(const Shape& shape, Block& block) {
+  const std::int64_t tokens = shape.sharded_tokens, columns = shape.layer_table_columns();
+  block.steps.push_back(table(shape, "embedding.per_layer", shape.layer_table_rows(), columns));
+  block.steps.push_back(blocks::linear(
+      shape, ActivationKind::kEmbedding,
+      {.name = "embedding.per_layer.proj", .rows = tokens, .in = shape.hidden, .out = columns, .readers = 1}));
+  const std::int64_t width = shape.model->per_layer_embeddings->width;
+  block.steps.push_back(blocks::norm(shape, "embedding.per_layer.norm", tokens * shape.model->layers, width));
+  BlockStep sum;
+  sum.name = "embedding.per_layer.add";
+  sum.forward.push_back(blocks::hidden_kernel(shape, sum.name, Elementwise{"add", tokens * columns, 2, 1, 2}));
+  sum.input_gradient.push_back(blocks::hidden_kernel(shape, blocks::concat(sum.name, ".backward"),
+                                                     Elementwise{"scale", tokens * columns, 1, 1, 1}));
+  block.steps.push_back(std::move(sum));
 }
 
 }  // namespace
@@ -34,7 +54,7 @@ Block embedding_block(const Shape& shape) {
   const std::int64_t elements = shape.sharded_tokens * shape.hidden;
   Block block;
   block.steps.reserve(5);
-  block.steps.push_back(table(shape));
+  block.steps.push_back(table(shape, "embedding", shape.vocabulary, shape.hidden));
   if (shape.streams > 1) {  // each begins with the embedding
     BlockStep copies;
     copies.name = "embedding.streams";
@@ -66,6 +86,7 @@ Block embedding_block(const Shape& shape) {
     dropout.kept_as = ActivationKind::kEmbedding;
     block.steps.push_back(std::move(dropout));
   }
+  if (model.per_layer_embeddings) add_per_layer_embeddings(shape, block);
   return block;
 }
 

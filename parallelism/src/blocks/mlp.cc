@@ -28,7 +28,7 @@ void add_attention(const Shape& shape, BlockStep& fc2) {
 }  // namespace
 
 Block mlp_block(const Shape& shape) {
-  const std::int64_t ffn = shape.model->ffn / shape.tp, tokens = shape.tokens;
+  const std::int64_t ffn = shape.ffn / shape.tp, tokens = shape.tokens;
   // A gated MLP's two input projections are one GEMM of twice the width, as Megatron-LM lays them out.
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias, beside = shape.parallel_branches();

@@ -50,6 +50,7 @@ Question any_question() {
   model.chunked_attention = coin();
   model.prediction_layers = 1;
   model.state_space = StateSpace{8, 16, 4, 16, 4};
+  if (coin()) model.per_layer_embeddings = PerLayerEmbeddings{32, any_of({512, 1024})};
   model.attention_gate = !model.mla && coin();
   model.delta_net = DeltaNet{8, any_of({8, 16}), 16, any_of({8, 32})};
   ParallelPlan& plan = q.plan;
@@ -79,6 +80,7 @@ std::vector<Block> blocks_of(const Question& q) {
                                prediction_loss_block(shape),
                                layer_block(shape, LayerKind{}),
                                layer_block(shape, LayerKind{.windowed = true, .rotary = false}),
+                               layer_block(shape, LayerKind{.shares_keys = !q.model.mla}),
                                layer_block(shape, LayerKind{Mixer::kStateSpace, FeedForward::kNone}),
                                layer_block(shape, LayerKind{Mixer::kDeltaNet, FeedForward::kNone})};
   if (q.model.moe) {
@@ -198,6 +200,7 @@ RC_GTEST_PROP(Blocks, TensorParallelismSplitsTheParameters, ()) {
       const double each = step.parameters.total(), sum = wholes[b].steps[s].parameters.total();
       const bool is_whole = step.name == "moe.router" || step.name == "embedding.position" ||
                             step.name.ends_with("_down") || step.name == "moe.shared.gate" ||
+                            step.name.starts_with("per_layer") || step.name == "embedding.per_layer.proj" ||
                             (step.name.ends_with("norm") && step.name != "mamba.gated_norm" &&
                              (step.name != "attention.qk_norm" || q.model.qk_norm != QueryKeyNorm::kToken));
       if (is_whole) {

@@ -182,6 +182,8 @@ RC_GTEST_PROP(Planner, SchedulesHaveOtherErrorsInCommon, ()) {
   const auto all = check_plan(q.model, q.plan, q.training);
   if (common) return;
   RC_ASSERT(!all.has_value());
+  // A schedule with more chunks may be what has too many parts.
+  if (common.error().message.find("parts of the pipeline") != std::string::npos) return;
   RC_ASSERT(all.error().where.starts_with(common.error().where));
 }
 

@@ -301,6 +301,18 @@ const Published kPublished[] = {
                          "sliding_attention", "full_attention"], "vocab_size": 262144})",
      (5 * (2.0 * 16 + 2 * 8) * 256 + (2.0 * 16 + 2) * 512 + 6 * (3 * 2112 + 128 * 3 * 704 + 128) + 262144) * 2816,
      1e-3},
+    // A small Gemma 4: the last four layers have queries alone and MLPs of twice the width; each adds its embeddings.
+    {R"({"model_type": "gemma4_text", "attention_k_eq_v": false, "enable_moe_block": false, "global_head_dim": 512,
+         "head_dim": 256, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
+         "num_attention_heads": 8, "num_global_key_value_heads": null, "num_hidden_layers": 10,
+         "num_key_value_heads": 1, "num_kv_shared_layers": 4, "sliding_window": 512, "use_double_wide_mlp": true,
+         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                         "full_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                         "sliding_attention", "full_attention"], "vocab_size": 262144,
+         "vocab_size_per_layer_input": 131072})",
+     (5 * 18.0 * 256 + 18 * 512 + 3 * 16.0 * 256 + 16 * 512 + (6 + 8) * 3 * 6144 + 10 * 3 * 256 + 262144) * 1536 +
+         131072.0 * 2560,
+     1e-3},
     // Kimi Delta Attention, whose layers are counted from 1; latent attention with a gate, and experts of a part of the
     // hidden size, as in Kimi K3.
     {R"({"model_type": "kimi_linear", "first_k_dense_replace": 1, "hidden_size": 2304, "intermediate_size": 9216,

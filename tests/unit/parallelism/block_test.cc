@@ -16,8 +16,10 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<std::string> names(const std::vector<Call>& calls) {
   std::vector<std::string> all;
@@ -1472,6 +1474,82 @@ TEST(ShortConvolutions, ParametersProductsAndMemory) {
     // last product reads.
     EXPECT_DOUBLE_EQ(after_forward(block), 2.0 * 128 * 512 * (2 + 6 / ranks));
   }
+}
+
+// As in Gemma 4's small models: of five layers, the last two read the keys of layers 2 and 1, of which layer 1 has no
+// window. Their MLPs are wider.
+Model shared_keys_model() {
+  Model model = llama(5, 512, 8, 2, 1024);
+  model.qk_norm = QueryKeyNorm::kHead;
+  model.sliding_window = 32;
+  model.full_attention_layers = {.every = 2, .listed = {}};
+  model.shared_keys_layers = 2, model.shared_keys_ffn = 2048;
+  return model;
+}
+
+TEST(SharedKeys, LayersMakeQueriesAlone) {
+  const Model model = shared_keys_model();
+  EXPECT_THAT(check_shape(model), IsEmpty());
+  const LayerKind own = layer_kind(model, 2), shares = layer_kind(model, 4);
+  EXPECT_FALSE(own.shares_keys);
+  EXPECT_TRUE(shares.shares_keys);
+  for (const std::int64_t tp : {1, 2}) {
+    for (const bool written_out : {false, true}) {
+      const ParallelPlan plan{.tp = tp, .written_out = written_out};
+      const Shape shape(model, plan, {1, 1, 128, Precision::kBf16});
+      const Block all = layer_block(shape, own), some = layer_block(shape, shares);
+      const auto ranks = static_cast<double>(tp);
+      const double keys = 512.0 * 2 * 128 / ranks, wider = 3.0 * 512 * 1024 / ranks;
+      EXPECT_DOUBLE_EQ(parameters_of(all).dense - parameters_of(some).dense, keys + 64 - wider);
+      EXPECT_DOUBLE_EQ(flops_of(all).forward - flops_of(some).forward, 2 * 128 * (keys - wider));
+      // Neither keys and values nor what their norm reads: the layer that made them keeps these.
+      const auto kept = [](const Block& block) {
+        return step(block, "attention.heads").kept_for_input_gradient +
+               step(block, "attention.qk_norm").kept_for_input_gradient;
+      };
+      EXPECT_GE(kept(all) - kept(some), 2.0 * 128 * (128 + 64) / ranks);
+      EXPECT_THAT(names(step(some, "attention.heads").input_gradient), Contains("attention.shared_kv.backward.add"));
+      for (const Call& call : step(some, "attention.heads").forward) EXPECT_THAT(call.name, Not(HasSubstr("keys")));
+      EXPECT_EQ(some.cached, 0);
+      EXPECT_GT(all.cached, 0);
+    }
+  }
+}
+
+TEST(SharedKeys, EveryWindowHasKeysBeforeThem) {
+  Model model = shared_keys_model();
+  model.shared_keys_layers = 4;  // the layer without a window would have none to read
+  ASSERT_EQ(check_shape(model).size(), 1u);
+  EXPECT_EQ(check_shape(model).front().where, "shared_keys_layers");
+  const auto shorter = first_layers(shared_keys_model(), 4);
+  ASSERT_TRUE(shorter);
+  EXPECT_EQ(shorter->shared_keys_layers, 1);
+  EXPECT_EQ(first_layers(shared_keys_model(), 2)->shared_keys_layers, 0);
+}
+
+// A gate, a projection and a norm in each layer; a table, a projection and a norm for all of them.
+TEST(PerLayerEmbeddings, ParametersProductsAndMemory) {
+  Model model = llama(3, 512, 8, 8, 1024), plain = model;
+  model.per_layer_embeddings = PerLayerEmbeddings{.width = 64, .vocabulary = 1001};
+  for (const std::int64_t tp : {1, 4}) {
+    const ParallelPlan plan{.tp = tp, .sequence_parallel = true};
+    const Training training{1, 1, 128, Precision::kBf16};
+    const Shape shape(model, plan, training), without(plain, plan, training);
+    const auto ranks = static_cast<double>(tp);
+    const Block layer = layer_block(shape, LayerKind{}), bare = layer_block(without, LayerKind{});
+    EXPECT_DOUBLE_EQ(parameters_of(layer).dense - parameters_of(bare).dense, 2.0 * 512 * 64 + 512);
+    EXPECT_DOUBLE_EQ(flops_of(layer).forward - flops_of(bare).forward, 2 * 128 * 2.0 * 512 * 64 / ranks);
+    // What the gate reads, the gate and what it weights, what the projection and the norm read.
+    EXPECT_DOUBLE_EQ(after_forward(layer) - after_forward(bare), 2.0 * 128 * (2 * 512 + 3 * 64) / ranks);
+    EXPECT_DOUBLE_EQ(layer.input - bare.input, 2.0 * 128 * 64 / ranks);
+    const Block embedding = embedding_block(shape);
+    EXPECT_DOUBLE_EQ(parameters_of(embedding).dense - parameters_of(embedding_block(without)).dense,
+                     std::ceil(1001 / ranks) * 3 * 64 + 512.0 * 3 * 64 + 64);
+    EXPECT_DOUBLE_EQ(flops_of(embedding).forward, 2 * 128 * 512.0 * 3 * 64 / ranks);
+  }
+  const auto staged = check_plan(model, {.pp = 3}, {4, 1, 128, Precision::kBf16});
+  ASSERT_FALSE(staged);
+  EXPECT_THAT(to_text(staged.error()), HasSubstr("use plan/pp=1"));
 }
 
 // DeepSeek-V4's attention (arXiv 2606.19348) in a small model: a head of 64 for keys and values, 8 heads in 4 groups.

@@ -69,6 +69,8 @@ void model_fields(Io& io, Model& model) {
   io.optional("chunked_attention", model.chunked_attention);
   io.layers("full_attention_layers", model.full_attention_layers);
   io.layers("no_rotary_layers", model.no_rotary_layers);
+  io.optional("shared_keys_layers", model.shared_keys_layers, 0, kMostLayers);
+  io.optional("shared_keys_ffn", model.shared_keys_ffn, 0, kMostSize);
   io.optional("prediction_layers", model.prediction_layers, 0, kMostPredictions);
   io.optional("layer_pattern", model.layer_pattern);
   io.object("moe", model.moe, [](auto& inner, Experts& moe) {
@@ -124,6 +126,10 @@ void model_fields(Io& io, Model& model) {
     inner.required("head_dim", indexer.head_dim, 1, kMostSize);
     inner.required("top_k", indexer.top_k, 1, kMostSize);
     inner.layers("shared_layers", indexer.shared_layers);
+  });
+  io.object("per_layer_embeddings", model.per_layer_embeddings, [](auto& inner, PerLayerEmbeddings& each) {
+    inner.required("width", each.width, 1, kMostSize);
+    inner.required("vocabulary", each.vocabulary, 1, kMostSize);
   });
   io.optional("residual_streams", model.residual_streams, 1, 64);
   io.optional("published_parameters", model.published_parameters, 0, 1e18);
