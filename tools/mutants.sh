@@ -434,6 +434,13 @@ layers that share keys make their own|parallelism/src/blocks/attention.cc|s@retu
 layers that share keys keep them|parallelism/src/blocks/attention.cc|s@kept = shape.kind.shares_keys ? 0 : exchanged@kept = exchanged@|unit_parallelism
 one layer more shares keys|core/src/model.cc|s@>= model.layers - model.shared_keys_layers;@>= model.layers - model.shared_keys_layers - 1;@|unit_core unit_parallelism
 recomputation drops per-layer embeddings|parallelism/src/block.cc|s@layer.input += blocks@layer.input += 0 * blocks@|unit_parallelism
+faster links jump along a curve over sizes|network_model/src/correction.cc|s@time = faster > 1 @time += 0 * faster; if (false) time = faster > 1 @|unit_network_model
+slower links jump along it|network_model/src/correction.cc|s@: std::min(time, there)@: std::max(time, there)@|unit_network_model
+a GPU like a measured one has no curves|network_model/src/calibration.cc|s@own .. cluster.gpu.like.empty()@true@|unit_network_model
+a switch gathers for any number of ranks|network_model/src/algorithms/nvls.cc|s@ranks <= kFewRanks .. ranks > kMostRanks@ranks < 0@|unit_network_model
+cards have the links of their server|core/src/cluster.cc|s@if (kind == FabricKind::kPcie) return gpu.pcie_bandwidth;@@|unit_core
+all of a step may be saved|simulator/src/step_difference.h|s@step + max(most - saves@step + 0.0 * max(most - saves@|unit_simulator
+parts twice as good save all|simulator/src/sensitivity.cc|s@1 / std::max(most, 1.0) - 1@0 * most - 9@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

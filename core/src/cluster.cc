@@ -13,14 +13,18 @@ bool consists_of(const ScaleUpLink& link, FabricKind kind) {
   return link.kind.starts_with("nvlink") && (kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch);
 }
 
+// What a GPU's own links give it on a level that consists of them; 0: it does not.
+BytesPerSecond own_links(const Gpu& gpu, FabricKind kind) {
+  if (kind == FabricKind::kPcie) return gpu.pcie_bandwidth;
+  return gpu.scale_up && consists_of(*gpu.scale_up, kind) ? gpu.scale_up->bandwidth : BytesPerSecond();
+}
+
 // The first level that gives the GPU more than its own links of that kind; null: none does.
 const FabricLevel* faster_than_links(const Cluster& cluster) {
-  const std::optional<ScaleUpLink>& own = cluster.gpu.scale_up;
   constexpr double kRounding = 1 + 1e-9;  // of a ratio of two links
   for (const FabricLevel& level : cluster.levels) {
-    if (own && consists_of(*own, level.fabric.kind) && level.bandwidth_per_gpu() > kRounding * own->bandwidth) {
-      return &level;
-    }
+    const BytesPerSecond own = own_links(cluster.gpu, level.fabric.kind);
+    if (own > BytesPerSecond() && level.bandwidth_per_gpu() > kRounding * own) return &level;
   }
   return nullptr;
 }
@@ -28,11 +32,14 @@ const FabricLevel* faster_than_links(const Cluster& cluster) {
 // How many times as fast the links of `gpu` are as those of the GPU that the machine was described with; 1 where they
 // are not what joins its GPUs.
 double link_ratio(const Gpu& gpu, const Cluster& cluster) {
-  const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
-  if (cluster.levels.empty() || !own || !usual || own->kind != usual->kind) return 1;
+  if (cluster.levels.empty()) return 1;
   const FabricKind kind = cluster.levels.front().fabric.kind;
-  const bool joins = own->kind != "nvlink-bridge" && consists_of(*own, kind);
-  return joins && usual->bandwidth > BytesPerSecond() ? own->bandwidth / usual->bandwidth : 1;
+  if (kind != FabricKind::kPcie) {
+    const std::optional<ScaleUpLink>&own = gpu.scale_up, &usual = cluster.gpu.scale_up;
+    if (!own || !usual || own->kind != usual->kind || own->kind == "nvlink-bridge") return 1;
+  }
+  const BytesPerSecond own = own_links(gpu, kind), usual = own_links(cluster.gpu, kind);
+  return own > BytesPerSecond() && usual > BytesPerSecond() ? own / usual : 1;
 }
 
 Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
@@ -55,7 +62,7 @@ std::string warning_of(const Cluster& cluster) {
     if (const FabricLevel* level = faster_than_links(cluster)) {
       return fmt::format("{} of {} gives a GPU {}, but {} has links of {}: name a slower fabric, or the GPU that it is",
                          level->fabric.name, cluster.id, to_text(level->bandwidth_per_gpu()), cluster.gpu.id,
-                         to_text(cluster.gpu.scale_up->bandwidth));
+                         to_text(own_links(cluster.gpu, level->fabric.kind)));
     }
     const BytesPerSecond pcie = cluster.gpu.pcie_bandwidth;
     for (const FabricLevel& level : cluster.levels) {

@@ -21,6 +21,7 @@ Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) 
   Corrected corrected{correction, curve.deviation, curve.deviation_short, source, true};
   corrected.own = !curve.cluster.empty();
   corrected.least_bytes = curve.least / units::B, corrected.most_bytes = curve.most / units::B;
+  corrected.link = curve.link / (units::B / units::s);
   return corrected;
 }
 
@@ -49,9 +50,12 @@ double doublings_of_ranks(const Corrected& corrected, const Call& call) {
 }
 
 Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
-  return {a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation,
-          (1 - weight) * a.deviation_short + weight * b.deviation_short,
-          std::max({a.source, b.source, Corrected::Source::kOthers}), true};
+  Corrected both{a.correction.mixed(b.correction, weight), (1 - weight) * a.deviation + weight * b.deviation,
+                 (1 - weight) * a.deviation_short + weight * b.deviation_short,
+                 std::max({a.source, b.source, Corrected::Source::kOthers}), true};
+  const bool differ = a.link > 0 && b.link > 0 && a.link != b.link;
+  both.link = differ ? 0 : std::max(a.link, b.link);
+  return both;
 }
 
 // The correction of a family without measurements: the mean over the n measured families, with the weight n / (n + 1),
@@ -185,7 +189,8 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
   }
   const bool unmeasured_route = link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured;
   const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
-  // The first of these that there are: curves of this cluster, of its GPU, of its family; the mean over families.
+  // The first of these that there are: curves of this cluster, of its GPU, of the GPU whose file its own file changes,
+  // of its family; the mean over families.
   const auto look_up = [&](CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) -> Corrected {
     const std::vector<const CalibrationCurve*>& curves = measured[row(kind, transport, integer)][ranks];
     if (curves.empty()) return {};
@@ -196,6 +201,10 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
     const CalibrationCurve* own =
         first([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
     if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
+    const CalibrationCurve* like = own || cluster.gpu.like.empty() ? nullptr : first([&](const auto& curve) {
+      return curve.cluster.empty() && curve.gpu == cluster.gpu.like;
+    });
+    if (like) return corrected_of(*like, Corrected::Source::kOthers);
     if (!own) own = first([&](const auto& curve) { return general(curve) && curve.architecture == family; });
     if (own) return corrected_of(*own, Corrected::Source::kMeasured);
     if (link_class == LinkClass::kPcie) {
@@ -223,8 +232,11 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
         for (std::size_t ranks = 2; ranks <= kMostMeasuredRanks; ++ranks) {
           Corrected found = look_up(kind, transport, integer, ranks);
           if (!found.found && integer) found = look_up(kind, transport, false, ranks);
-          if (!found.found && measured_like(kind) != kind) {
-            found = look_up(measured_like(kind), transport, false, ranks);
+          // Of what a switch does, all-reduces alone were measured.
+          const CollectiveKind like =
+              transport == Transport::kSwitch ? CollectiveKind::kAllReduce : measured_like(kind);
+          if (!found.found && like != kind) {
+            found = look_up(like, transport, false, ranks);
             found.source = std::max(found.source, Corrected::Source::kOthers);
             found.correction = found.correction.blurred();
           }
@@ -256,7 +268,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
 
 const Corrected* Calibration::find(const Call& call, Transport transport) const {
   if (call.torus()) return nullptr;  // all that was measured goes through switches, or between all pairs
-  const Tier& outermost = call.placement->tiers[call.placement->tier_count - 1];
+  const Tier& outermost = call.placement->outermost();
   switch (call.link(outermost).link_class) {
     case LinkClass::kNvlink:
     case LinkClass::kPcie: {

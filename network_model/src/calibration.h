@@ -40,6 +40,7 @@ struct Corrected {
   std::int64_t least_ranks = 0, most_ranks = 0;
   std::int64_t ranks_per_node = 0;         // across nodes: of the measured groups
   double least_bytes = 0, most_bytes = 0;  // that were measured; 0: not known
+  double link = 0;                         // bytes per second of the measured GPUs on this level; 0: not known
 
   // Share of the doublings of a group, and of the octaves of a size, that nobody measured: 0.25 for 16 ranks after 8.
   double unmeasured(const Call& call) const;

@@ -23,12 +23,13 @@ CalibrationCurve read_curve(JsonReader& reader) {
   constexpr std::int64_t kLargestGroup = std::int64_t{1} << 48;
   constexpr double kLargest = 12;                              // e^12: a hundred thousand times off is no measurement
   constexpr double kLargestDeviation = 9.99, kLongest = 1e12;  // us
-  constexpr double kMostBytes = 1e18;
+  constexpr double kMostBytes = 1e18, kFastestLink = 1e9;
   CalibrationCurve curve;
   curve.cluster = reader.text("cluster", Presence::kOptional);
   curve.gpu = reader.text("gpu", Presence::kOptional);
   curve.fabric = reader.text("fabric");
   curve.architecture = reader.text("architecture", Presence::kOptional);
+  curve.link = reader.number("link_gb_per_s", 0, kFastestLink, Presence::kOptional, 0) * (units::GB / units::s);
   curve.kind = reader.enumerator<CollectiveKind>("collective");
   curve.ranks = reader.integer("ranks", 1, kLargestGroup);
   curve.ranks_per_node = reader.integer("ranks_per_node", 1, kLargestGroup);
@@ -82,6 +83,9 @@ std::string to_json(const NetworkCalibration& calibration) {
     if (!curve.cluster.empty()) text += fmt::format("\"cluster\": {}, ", quoted(curve.cluster));
     if (!curve.gpu.empty()) text += fmt::format("\"gpu\": {}, ", quoted(curve.gpu));
     text += fmt::format("\"fabric\": {}, \"architecture\": {}, ", quoted(curve.fabric), quoted(curve.architecture));
+    if (curve.link > BytesPerSecond()) {
+      text += fmt::format("\"link_gb_per_s\": {}, ", curve.link / (units::GB / units::s));
+    }
     text += fmt::format(
         "\"collective\": \"{}\", \"ranks\": {}, \"ranks_per_node\": {}, \"deviation\": {:.4f}, "
         "\"deviation_short\": {:.4f},\n",
@@ -134,6 +138,7 @@ const NetworkCalibration& builtin_network_calibration() {
       curve.gpu = from.gpu;
       curve.fabric = from.fabric;
       curve.architecture = from.architecture;
+      curve.link = from.link_gb_per_s * (units::GB / units::s);
       const auto kind = enumerator_from_name<CollectiveKind>(from.collective);
       NS_EXPECTS(kind.has_value());
       curve.kind = *kind;

@@ -38,6 +38,26 @@ double Correction::log_ratio(double seconds) const {
 
 double Correction::apply(double seconds) const { return seconds * std::exp(log_ratio(seconds)); }
 
+double Correction::apply(double seconds, double measured, double faster) const {
+  double time = apply(seconds);
+  if (measured == seconds) return time;
+  // Links between those that were measured and these have modeled times between, as a latency and a transfer give them.
+  // Of none of them are these more than proportionally faster or slower.
+  const auto bound = [&](double between) {
+    const double share = (between - seconds) / (measured - seconds);
+    if (!(share > 0 && share <= 1)) return;
+    const double there = apply(between) / (1 + (faster - 1) * share);
+    time = faster > 1 ? std::max(time, there) : std::min(time, there);
+  };
+  bound(measured);
+  for (std::size_t k = 0; k < kKnots; ++k) bound(time_at(static_cast<double>(k)));
+  for (const Step& step : steps()) {
+    bound(time_at(step.position - step.width / 2));
+    bound(time_at(step.position + step.width / 2));
+  }
+  return time;
+}
+
 Correction Correction::mixed(const Correction& other, double weight) const {
   Correction result;
   for (std::size_t k = 0; k < kKnots; ++k) {

@@ -36,6 +36,10 @@ class Correction {
 
   // Corrected time; grows with `seconds`.
   double apply(double seconds) const;
+  // The same on links `faster` times as fast as those that were measured, on which the modeled time would be
+  // `measured`. Links twice as fast save at most half: curves over time were measured over sizes, and rise where longer
+  // messages go another way.
+  double apply(double seconds, double measured, double faster) const;
   double log_ratio(double seconds) const;
   const Knots& knots() const { return log_ratio_; }
   std::span<const Step> steps() const { return {steps_.data(), step_count_}; }

@@ -13,7 +13,9 @@ struct EmbeddedStep {
 
 // CalibrationCurve (network_fit.h); members in the order in which to_json writes the keys.
 struct EmbeddedCurve {
-  const char *cluster = "", *gpu = "", *fabric = "", *architecture = "", *collective = "";
+  const char *cluster = "", *gpu = "", *fabric = "", *architecture = "";
+  double link_gb_per_s = 0;
+  const char* collective = "";
   std::int64_t ranks = 2, ranks_per_node = 2;
   double deviation = 0, deviation_short = 0;
   bool in_switch = false, integer = false;

@@ -20,6 +20,23 @@ double corrected_spread(const Corrected& corrected, const Choice& choice, const 
 
 }  // namespace
 
+double corrected_time(const Call& call, const Allowed& allowed, Transport transport, const Choice& choice,
+                      const Corrected* corrected) {
+  const double modeled = choice.cost.time();
+  if (corrected == nullptr) return modeled;
+  const std::size_t level = call.placement->outermost().level;
+  const double faster = corrected->link > 0 ? call.links[level].peak / corrected->link : 1;
+  if (faster == 1) return corrected->correction.apply(modeled);
+  std::array<Link, kMaxLevels> links;
+  for (const Tier& tier : *call.placement) links[tier.level] = call.link(tier);
+  for (double Link::*each : {&Link::peak, &Link::bandwidth, &Link::port_peak, &Link::port_bandwidth}) {
+    links[level].*each /= faster;
+  }
+  Call measured = call;
+  measured.links = links.data();
+  return corrected->correction.apply(modeled, choose(measured, allowed, transport).cost.time(), faster);
+}
+
 Estimate estimate(const Call& call, const Allowed& allowed, const Calibration& calibration) {
   Estimate best;
   std::array<Candidate, kTransports.size()> candidates;
@@ -28,7 +45,7 @@ Estimate estimate(const Call& call, const Allowed& allowed, const Calibration& c
     const Choice choice = choose(call, allowed, transport);
     if (!choice.algorithm) continue;
     const Corrected* corrected = calibration.find(call, transport);
-    const double time = corrected ? corrected->correction.apply(choice.cost.time()) : choice.cost.time();
+    const double time = corrected_time(call, allowed, transport, choice, corrected);
     const double spread = corrected ? corrected_spread(*corrected, choice, call) : choice.spread;
     candidates[count++] = {time, spread};
     if (!best.choice.algorithm || time < best.time)

@@ -33,6 +33,7 @@ struct Placement {
 
   const Tier* begin() const { return tiers.data(); }
   const Tier* end() const { return tiers.data() + tier_count; }
+  const Tier& outermost() const { return tiers[tier_count - 1]; }
 };
 
 // The tree of units of a cluster: unit k holds unit_sizes[k] GPUs, ranks are numbered along it.

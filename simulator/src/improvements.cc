@@ -14,6 +14,7 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
+#include "step_difference.h"
 #include "step_times.h"
 
 namespace ns_dist {
@@ -418,8 +419,9 @@ class Adviser {
     if (!changed) return std::nullopt;
     const StepDifference difference = compare(scenario_, prediction_, choice.scenario, *changed);
     choice.improvement.saves = -difference.longer;
-    // No change saves more than the step takes.
-    choice.improvement.interval = {-difference.high, min(-difference.low, prediction_.step)};
+    const Seconds step = prediction_.step;
+    choice.improvement.interval = {-difference.high,
+                                   most_saved(step, choice.improvement.saves, -difference.low) * step};
     complete(choice.improvement.set, scenario_, choice.scenario.plan);
     choice.improvement.change += against_the_user(choice.improvement.set, scenario_);
     const std::vector<Assignment> machine = to_keep_machine(scenario_, choice.scenario.plan);

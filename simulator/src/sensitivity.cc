@@ -191,15 +191,17 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
 
 Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<const PartChange> changes) {
   NS_TRY(const Timed before, predicted({scenario}));
-  // A step with better parts is no longer, and one with worse ones no shorter. `least`, `most`: of how much better.
+  // A step with better parts is no longer, and one with worse ones no shorter; parts twice as good save at most half.
+  // `least`, `most`: of how much better.
   const auto row = [&](std::string part, std::string name, double factor, const Timed& after, double least,
                        double most) {
     Sensitivity made = sensitivity(std::move(part), std::move(name), factor, before, after);
     if (after.prediction) {
       const Interval longer = machine_difference(scenario, *before.prediction, *after.prediction);
-      const double low = longer.low / before.step, high = longer.high / before.step;
-      made.range = {most <= 1 ? std::max(low, std::min(0.0, made.change)) : low,
-                    least >= 1 ? std::min(high, std::max(0.0, made.change)) : high};
+      const double low = -most_saved(before.step, before.step - after.step, -longer.low);
+      const double high = longer.high / before.step;
+      made.range = {std::max(low, std::min(1 / std::max(most, 1.0) - 1, made.change)),
+                    std::min(high, std::max(1 / std::min(least, 1.0) - 1, made.change))};
     }
     return made;
   };

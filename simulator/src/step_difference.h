@@ -16,4 +16,10 @@ Interval path_difference(std::span<const PathEntry> from, std::span<const PathEn
 // lengthens both alike.
 Interval machine_difference(const Scenario& scenario, const Prediction& from, const Prediction& to);
 
+// The most that a change saves of a step of `step`, as a share of it, where it is forecast to save `saves` and may save
+// `most`: by as much as it saves more than forecast, the step itself is longer than forecast.
+inline double most_saved(Seconds step, Seconds saves, Seconds most) {
+  return most / (most > Seconds() ? step + max(most - saves, Seconds()) : step);
+}
+
 }  // namespace ns_dist

@@ -42,6 +42,7 @@ struct CalibrationCurve {
   std::string gpu;           // id of the one GPU that it holds for; empty: all of this architecture
   std::string fabric;        // class of the outermost level that the group spans: nvlink, pcie, xgmi, network
   std::string architecture;  // of the GPU: "ampere", "hopper", ...
+  BytesPerSecond link;       // that a measured GPU has on this level, by data sheets; 0: several, or not written down
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::int64_t ranks = 2, ranks_per_node = 2;
   bool in_switch = false;  // for reduction in the switch (NVLS), not for messages between ranks

@@ -9,7 +9,7 @@ namespace {
 bool applies(const Call& call, Protocol protocol) {
   const Placement& placement = *call.placement;
   return call.kind == CollectiveKind::kAllReduce && protocol == Protocol::kSimple && call.nodes() > 1 &&
-         call.link(placement.tiers[placement.tier_count - 1]).network();
+         call.link(placement.outermost()).network();
 }
 
 Cost cost(const Call& call, Protocol) {

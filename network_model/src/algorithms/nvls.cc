@@ -1,21 +1,35 @@
 // NVLS (NVLink SHARP): the switch reduces what all ranks hold and multicasts the result (NCCL 2.17). Each GPU sends its
 // whole buffer once and one n-th of the result: (n + 1) / n of the buffer, where a ring sends 2 (n - 1) / n.
+// All-gathers and reduce-scatters of up to 32 ranks are half of that (NCCL 2.30: src/graph/tuning.cc; src/enqueue.cc,
+// NCCL_MAX_NVLS_ARITY); between 8 or fewer a ring is faster at every size by NCCL's constants.
 #include "algorithms.h"
 
 namespace ns_dist::network {
 namespace {
 
+constexpr std::int64_t kFewRanks = 8, kMostRanks = 32;  // of halves
+
+bool is_half(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
+}
+
 bool applies(const Call& call, Protocol protocol) {
-  return call.kind == CollectiveKind::kAllReduce && !call.integer && protocol == Protocol::kSimple &&
-         call.placement->tier_count == 1 && call.link(call.placement->tiers[0]).nvls;
+  if (call.kind != CollectiveKind::kAllReduce) {
+    const std::int64_t ranks = call.placement->ranks;
+    if (!is_half(call.kind) || ranks <= kFewRanks || ranks > kMostRanks) return false;
+  }
+  const bool adds = call.kind != CollectiveKind::kAllGather;
+  return !(adds && call.integer) && protocol == Protocol::kSimple && call.placement->tier_count == 1 &&
+         call.link(call.placement->tiers[0]).nvls;
 }
 
 Cost cost(const Call& call, Protocol) {
   const Link& link = call.link(call.placement->tiers[0]);
   Cost result;
-  result.steps = 2;
+  result.steps = is_half(call.kind) ? 1 : 2;
   result.latency = link.nvls_hop;
-  result.transfer = (1 + 1 / call.ranks()) * call.bytes / nvls_bandwidth(link.bandwidth, link.generation);
+  const double n = call.ranks(), share = is_half(call.kind) ? n / (n - 1) : 1 + 1 / n;
+  result.transfer = share * call.bytes / nvls_bandwidth(link.bandwidth, link.generation);
   return result;
 }
 
@@ -23,7 +37,7 @@ Cost cost(const Call& call, Protocol) {
 
 extern constinit const Algorithm kNvls = {
     .name = "nvls",
-    .description = "the NVSwitch reduces and multicasts; all-reduce in one node of Hopper or later (NCCL 2.17)",
+    .description = "the NVSwitch reduces and multicasts; in one node of Hopper or later (NCCL 2.17)",
     .transport = Transport::kSwitch,
     .applies = applies,
     .cost = cost,

@@ -250,6 +250,7 @@ struct Group {
   std::vector<double> switches;                     // see switches_of
   std::array<const network::Corrected*, 2> base{};  // by Transport; null: no correction
   bool has_switch = false;                          // the switch could reduce
+  std::map<std::size_t, double> links;              // CalibrationCurve::link, bytes per second, by cluster
 };
 
 using Groups = std::map<GroupKey, Group>;
@@ -265,6 +266,15 @@ CalibrationCurve curve_of(const GroupKey& key) {
   curve.in_switch = key.in_switch;
   curve.integer = key.integer;
   return curve;
+}
+
+// The link of all machines that were measured, or of none.
+BytesPerSecond link_of(const std::map<std::size_t, double>& links, const std::vector<Point>& points) {
+  double common = links.at(points.front().cluster);
+  for (const Point& point : points) {
+    if (links.at(point.cluster) != common) common = 0;
+  }
+  return common * (units::B / units::s);
 }
 
 // Knot coordinates of the modeled times at which the modeled choice changes, 512 B to 1 GiB.
@@ -295,10 +305,6 @@ Result<std::vector<Machine>> machines_of(std::span<const Cluster> clusters, cons
   return machines;
 }
 
-double corrected_time(const network::Choice& choice, const network::Corrected* by) {
-  return by ? by->correction.apply(choice.cost.time()) : choice.cost.time();
-}
-
 // What of the model a measurement is compared with.
 struct Reference {
   network::Choice choice;
@@ -318,20 +324,23 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   const network::Choice in_switch = network::choose(call, {}, network::Transport::kSwitch);
   reference.has_switch = in_switch.algorithm != nullptr;
   if (!reference.choice.algorithm) return reference;
+  const auto expected = [&](network::Transport transport, const network::Choice& choice) {
+    return network::corrected_time(call, {}, transport, choice, reference.base[static_cast<std::size_t>(transport)]);
+  };
   constexpr double kShort = 1 << 20;
   bool by_switch = reference.has_switch && call.bytes >= kShort;
   if (machine.base) {
     for (const network::Transport transport : network::kTransports) {
       reference.base[static_cast<std::size_t>(transport)] = machine.base->find(call, transport);
     }
-    by_switch = reference.has_switch &&
-                corrected_time(in_switch, reference.base[1]) < corrected_time(reference.choice, reference.base[0]);
+    by_switch = reference.has_switch && expected(network::Transport::kSwitch, in_switch) <
+                                            expected(network::Transport::kMessages, reference.choice);
   }
   if (by_switch) {
     reference.choice = in_switch;
     reference.transport = network::Transport::kSwitch;
   }
-  reference.expected = corrected_time(reference.choice, reference.base[static_cast<std::size_t>(reference.transport)]);
+  reference.expected = expected(reference.transport, reference.choice);
   return reference;
 }
 
@@ -374,7 +383,7 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
     return fail({ErrorCode::kInvalidInput, fmt::format("{} between {} ranks", network::with_article(m.kind), m.ranks),
                  where, "a collective of at least two ranks"});
   }
-  const network::Link& outermost = call.link(placement.tiers[placement.tier_count - 1]);
+  const network::Link& outermost = call.link(placement.outermost());
   if (outermost.network() != across) return true;
   GroupKey key;
   if (options.for_one_cluster) key.cluster = cluster.id;
@@ -400,6 +409,7 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   if (group.points.empty()) group.switches = switches_of(call, reference.transport);
   group.base = reference.base;
   group.has_switch = reference.has_switch;
+  group.links[m.cluster] = outermost.peak;
   group.points.push_back({bytes, reference.choice.cost.time(), std::log(seconds / reference.expected), m.cluster});
   return true;
 }
@@ -413,6 +423,7 @@ std::vector<CalibrationCurve> curves_over_base(const Groups& groups, double grou
     const auto [least, most] = std::minmax_element(group.points.begin(), group.points.end(),
                                                    [](const Point& a, const Point& b) { return a.bytes < b.bytes; });
     curve.least = least->bytes * units::B, curve.most = most->bytes * units::B;
+    curve.link = link_of(group.links, group.points);
     const Curve difference = fit_curve(group.points, {}, group_penalty);
     const Spread spread = spread_of(difference, group.points);
     const bool both = group.has_switch && key.fabric != network::name_of(network::LinkClass::kNetwork);
@@ -471,6 +482,7 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
     }
     const Curve fitted = on_top_of(pooled.at(pool_of(key)), group.points, options.group_penalty);
     describe(curve, fitted, group.points);
+    curve.link = link_of(group.links, group.points);
     curves.push_back(curve);
     std::map<std::string, std::vector<Point>> by_gpu;
     for (const Point& point : group.points) by_gpu[machines[point.cluster].cluster->gpu.id].push_back(point);
@@ -478,6 +490,7 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
     for (const auto& [gpu, points] : by_gpu) {
       curve.gpu = gpu;
       describe(curve, on_top_of(fitted, points, options.group_penalty), points);
+      curve.link = link_of(group.links, points);
       curves.push_back(curve);
     }
   }

@@ -109,6 +109,17 @@ TEST(NetworkModelProperty, MoreBandwidthOnAnyLevelIsNeverSlower) {
   }));
 }
 
+// Curves were measured over sizes, not over links.
+TEST(NetworkModelProperty, TwiceTheBandwidthSavesAtMostHalf) {
+  EXPECT_TRUE(rc::check([] {
+    const Case c = any_case();
+    Cluster faster = c.cluster;
+    const double times = between(1, 10);
+    for (FabricLevel& level : faster.levels) level.fabric.bandwidth *= times;
+    RC_ASSERT(kRoundingOfTimes * times * forecast(faster, c.call).latency >= forecast(c.cluster, c.call).latency);
+  }));
+}
+
 TEST(NetworkModelProperty, UnevenAllToAllIsBoundByItsBusiestPort) {
   EXPECT_TRUE(rc::check([] {
     Case c = any_case();

@@ -352,6 +352,15 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   EXPECT_EQ(faster->levels.front().fabric.bandwidth, 900 * GB / s);
   EXPECT_EQ(with_gpu(*catalog_.cluster("dgx-h100"), gpu).levels.front().fabric.bandwidth, 450 * GB / s);
   EXPECT_EQ(warning_of(*faster), "");
+  // A card is joined by its PCIe.
+  Gpu card = *catalog_.gpu("l40s");
+  card.pcie_bandwidth *= 2;
+  EXPECT_EQ(catalog_.usual_machine(card)->levels.front().fabric.bandwidth, 64 * GB / s);
+  card.pcie_bandwidth /= 8;
+  EXPECT_EQ(with_gpu(*catalog_.cluster("l40s-server"), card).levels.front().fabric.bandwidth, 8 * GB / s);
+  Cluster server = *catalog_.cluster("l40s-server");
+  server.levels.front().fabric.bandwidth *= 2;
+  EXPECT_THAT(warning_of(server), HasSubstr("gives a GPU 64 GB/s, but l40s has links of 32 GB/s"));
   Cluster without = *faster;
   without.gpu.scale_up.reset();
   EXPECT_EQ(warning_of(without).find(without.gpu.id + " has no links of its own (scale_up)"), 0u)

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "clusters.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
 
 namespace ns_dist {
@@ -123,6 +124,22 @@ TEST(Nvls, SendsTheBufferOnceAndTheResultsShare) {
   const double t = seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kHuge, {{8, 1}}));
   EXPECT_NEAR(t / (kHuge * 9 / 8 / (0.85 * kNvlink)), 1, 1e-6);
   EXPECT_NEAR(seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kTiny, {{8, 1}})), 25 * kUs, 1e-9);
+}
+
+// Halves of an all-reduce, of more ranks than a ring serves better, and no more than NCCL's limit.
+TEST(Nvls, GathersAndScattersBetween9And32Ranks) {
+  const Cluster rack = *Catalog::standard().cluster("gb200-nvl72");
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    const double t = seconds("nvls", "simple", call(kind, kHuge, {{16, 1}}), rack);
+    const double all = seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kHuge, {{16, 1}}), rack);
+    EXPECT_NEAR(t / all, 16.0 / 15 / (17.0 / 16), 1e-6);
+    const auto model = *make_network_model(rack, {.algorithm = "nvls"});
+    for (const auto& [ranks, goes] :
+         {std::pair(8, false), std::pair(9, true), std::pair(32, true), std::pair(33, false)})
+      EXPECT_EQ(model->forecast({kind, 1 * MiB, {0, {{ranks, 1}}}, false}).has_value(), goes) << ranks;
+    const auto integers = model->forecast({kind, 1 * MiB, {0, {{16, 1}}}, true});
+    EXPECT_EQ(integers.has_value(), kind == CollectiveKind::kAllGather);
+  }
 }
 
 TEST(Nvls, NeedsHopperAndFloatingPoint) {

@@ -35,6 +35,35 @@ TEST(Correction, GrowsWithTheTimeItCorrects) {
   }
 }
 
+// A curve that rises by a factor of e within an octave: as the links become faster, times fall in proportion, on links
+// that were measured to be four times as slow as on them, and on faster ones; not to an e-th.
+TEST(Correction, FasterLinksSaveNoMoreThanTheirShare) {
+  Correction::Knots knots{};
+  for (std::size_t k = 0; k < kKnots; ++k) knots[k] = k < 10 ? 0 : k < 12 ? 0.5 * static_cast<double>(k - 9) : 1.5;
+  Correction correction(knots);
+  correction.add({14, 0.4});
+  constexpr double kLatency = 10e-6, kTransfer = 600e-6;  // on the links that were measured
+  const auto time = [&](double transfer, double faster) {
+    return correction.apply(kLatency + transfer / faster, kLatency + transfer, faster);
+  };
+  double last = time(kTransfer, 1.0 / 8);
+  for (double faster = 1.0 / 8; faster < 8; faster *= 1.01) {
+    const double now = time(kTransfer, faster);
+    EXPECT_LE(now, last * (1 + 1e-12)) << faster;
+    EXPECT_GE(now, last / 1.01 * (1 - 1e-3)) << faster;
+    last = now;
+  }
+  EXPECT_DOUBLE_EQ(time(kTransfer, 1), correction.apply(kLatency + kTransfer));
+  for (const double faster : {0.3, 3.0}) {  // longer messages take longer on these, too
+    last = 0;
+    for (double transfer = 1e-6; transfer < 0.1; transfer *= 1.01) {
+      const double now = time(transfer, faster);
+      EXPECT_GE(now, last) << faster << ' ' << transfer;
+      last = now;
+    }
+  }
+}
+
 TEST(Correction, StepRaisesEverythingBeyondIt) {
   Correction correction;
   correction.add({8, 0.5});

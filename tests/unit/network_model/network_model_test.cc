@@ -142,6 +142,26 @@ TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
   EXPECT_LT(apart.latency, 10 * ms);
 }
 
+// A GPU whose file changes that of a measured one is forecast from the same curves, and not called measured.
+TEST(NetworkModel, AGpuLikeAMeasuredOneHasItsCurves) {
+  Cluster cluster = *Catalog::standard().cluster("l40s-server");
+  const Collective call{CollectiveKind::kAllGather, 64 * MiB, {0, {{8, 1}}}};
+  const Forecast measured = *model_of(cluster)->forecast(call);
+  cluster.id = "mine", cluster.gpu.id = "my-card";
+  const Forecast unknown = *model_of(cluster)->forecast(call);
+  EXPECT_LT(unknown.latency, 0.8 * measured.latency);
+  cluster.gpu.like = "l40s";
+  const Forecast like = *model_of(cluster)->forecast(call);
+  EXPECT_EQ(like.latency, measured.latency);
+  EXPECT_FALSE(measured.extrapolated);
+  EXPECT_TRUE(like.extrapolated);
+  // Twice the bandwidth halves its transfers, and no more.
+  cluster.levels.front().fabric.bandwidth *= 2;
+  const Forecast faster = *model_of(cluster)->forecast(call);
+  EXPECT_GE(faster.latency, 0.5 * measured.latency);
+  EXPECT_LT(faster.latency, 0.6 * measured.latency);
+}
+
 // The same for a node of two levels, four pairs of GPUs whose transfers over PCIe may go through the host.
 TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
   Cluster cluster = test::dgx_a100();

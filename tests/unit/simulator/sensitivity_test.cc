@@ -9,6 +9,7 @@
 
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
+#include "step_difference.h"
 
 namespace ns_dist {
 namespace {
@@ -122,6 +123,22 @@ TEST(WhatIf, ChangesHaveIntervals) {
     EXPECT_GE(found.range->second, found.change) << better;
   }
   EXPECT_FALSE(changed(base, "kernels x1.1").range.has_value());
+  // Where nearly all of a step lies between nodes whose links are in doubt, too: half of it is the most, or twice.
+  const Scenario doubtful = scenario({{"machine/gpu", "rtx-pro-6000"}, {"plan/tp", "1"}, {"plan/pp", "1"}, {"plan/dp", "16"}});
+  const Sensitivity twice = changed(doubtful, "intra x2"), slow = changed(doubtful, "intra x0.5");
+  EXPECT_LT(twice.change, -0.3);
+  EXPECT_GE(twice.range->first, -0.5);
+  EXPECT_LE(slow.range->second, 1);
+}
+
+// Of what a change saves beyond its forecast, the step is longer than forecast: all of it is never saved.
+TEST(Advice, SavesLessThanTheStep) {
+  using units::s;
+  EXPECT_DOUBLE_EQ(most_saved(10 * s, 4 * s, 4 * s), 0.4);
+  EXPECT_DOUBLE_EQ(most_saved(10 * s, 4 * s, 14 * s), 14.0 / 20);
+  EXPECT_LT(most_saved(10 * s, 4 * s, 1e6 * s), 1);
+  EXPECT_DOUBLE_EQ(most_saved(10 * s, -1 * s, 2 * s), 2.0 / 13);
+  EXPECT_DOUBLE_EQ(most_saved(10 * s, -4 * s, -2 * s), -0.2);
 }
 
 // One node has no links between nodes: with the only part that it has, "all of these" would say the same again.
