@@ -124,7 +124,8 @@ TEST(WhatIf, ChangesHaveIntervals) {
   }
   EXPECT_FALSE(changed(base, "kernels x1.1").range.has_value());
   // Where nearly all of a step lies between nodes whose links are in doubt, too: half of it is the most, or twice.
-  const Scenario doubtful = scenario({{"machine/gpu", "rtx-pro-6000"}, {"plan/tp", "1"}, {"plan/pp", "1"}, {"plan/dp", "16"}});
+  const Scenario doubtful =
+      scenario({{"machine/gpu", "rtx-pro-6000"}, {"plan/tp", "1"}, {"plan/pp", "1"}, {"plan/dp", "16"}});
   const Sensitivity twice = changed(doubtful, "intra x2"), slow = changed(doubtful, "intra x0.5");
   EXPECT_LT(twice.change, -0.3);
   EXPECT_GE(twice.range->first, -0.5);
