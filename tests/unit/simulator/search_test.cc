@@ -680,7 +680,7 @@ TEST(SearchTest, DifferencesAreWiderWithExperts) {
   const Interval dense = step_difference(small_scenario(), from, to), wide = step_difference(experts, from, to);
   // In the same proportion as the difference, and each plan by itself as the longer step.
   EXPECT_NEAR((dense.high - 0.5 * from.step) / from.step, std::hypot(0.5 * 0.13, 1.5 * 0.09), 1e-6);
-  EXPECT_NEAR((0.5 * from.step - wide.low) / from.step, std::hypot(0.5 * 0.12, 1.5 * 0.27), 1e-6);
+  EXPECT_NEAR((0.5 * from.step - wide.low) / from.step, std::hypot(0.5 * 0.20, 1.5 * 0.27), 1e-6);
   EXPECT_NEAR((wide.high - 0.5 * from.step) / from.step, std::hypot(0.5 * 0.40, 1.5 * 0.27), 1e-6);
   // Two plans that take as long may still differ.
   const Interval equal = step_difference(small_scenario(), from, from);
