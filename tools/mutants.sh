@@ -441,6 +441,8 @@ a switch gathers for any number of ranks|network_model/src/algorithms/nvls.cc|s@
 cards have the links of their server|core/src/cluster.cc|s@if (kind == FabricKind::kPcie) return gpu.pcie_bandwidth;@@|unit_core
 all of a step may be saved|simulator/src/step_difference.h|s@step + max(most - saves@step + 0.0 * max(most - saves@|unit_simulator
 parts twice as good save all|simulator/src/sensitivity.cc|s@1 / std::max(most, 1.0) - 1@0 * most - 9@|unit_simulator
+all MLPs have one width|core/src/model.cc|s@kind.ffn = own == model.ffn ? 0 : own;@kind.ffn = 0 * own;@|unit_core unit_parallelism
+layers without attention have it|core/src/model.cc|s@if (model.no_attention_layers.contains(layer)) kind.mixer@if (false) kind.mixer@|unit_core
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -115,7 +115,7 @@ constexpr Foreign kForeign[] = {
     {"share_q_dim", "factorized attention"},
     {"use_cla", "layers that share keys and values"},
     {"num_kv_shared_layers", "layers that share keys and values", false, &Family::shares_keys},
-    {"block_configs", "layers of different sizes"},
+    {"block_configs", "layers of different sizes", false, &Family::blocks},
     {"num_key_value_heads_per_layer", "layers of different sizes"},
     {"conv_dim", "convolutions before the layers", false, &Family::convolution},
     {"hidden_size_per_layer_input", "an embedding for each layer", false, &Family::shares_keys},

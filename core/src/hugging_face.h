@@ -36,6 +36,7 @@ struct Family {
   bool gate_of_head = false;    // one for each head
   bool convolution = false;     // short convolutions in most layers
   bool compressed = false;      // compressed attention and hyper-connections
+  bool blocks = false;          // an object for each layer tells what it has
   bool shares_keys = false;     // layers may share keys, and read embeddings of their own
   bool hybrid = false;          // Mamba-2 in most layers, and a feed-forward behind it as behind attention
   // Of one file.

@@ -825,8 +825,10 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   if (model.head_dim == 0) share_hidden(model, latent);
   // Files without a dense layer may have no width of one.
   const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
-  model.ffn = all_experts ? size(reader, family, {"moe_intermediate_size"})
-                          : size(reader, family, {"block_ff_dim", "intermediate_size"});
+  if (!family.blocks) {
+    model.ffn = all_experts ? size(reader, family, {"moe_intermediate_size"})
+                            : size(reader, family, {"block_ff_dim", "intermediate_size"});
+  }
   model.sequence = read_sequence(reader, family);
   const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
@@ -1055,6 +1057,73 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
   model.state_space = space;
 }
 
+// falcon_h1: FalconH1Config. A layer is three of ours; its attention and its Mamba-2 read one norm.
+void read_falcon_h1(JsonReader& reader, const Family& family, Model& model) {
+  read_decoder(reader, family, model);
+  StateSpace space;
+  space.heads = reader.integer("mamba_n_heads", 1, kMostSize, Presence::kOptional, 128);
+  const std::int64_t channels =
+      present(reader, "mamba_d_ssm")
+          ? reader.integer("mamba_d_ssm", 1, kMostSize)
+          : reader.integer("mamba_expand", 1, kMostSize, Presence::kOptional, 2) * model.hidden;
+  space.head_dim = reader.is_text("mamba_d_head") || !present(reader, "mamba_d_head")
+                       ? std::max<std::int64_t>(1, channels / space.heads)
+                       : reader.integer("mamba_d_head", 1, kMostSize);
+  space.groups = reader.integer("mamba_n_groups", 1, kMostSize, Presence::kOptional, 1);
+  space.state = reader.integer("mamba_d_state", 1, kMostSize, Presence::kOptional, 256);
+  space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
+  model.state_space = space;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) model.layer_pattern += "*M-";
+  model.warnings.push_back(
+      fmt::format("each of the {} layers counts as three: attention, Mamba-2, of which both read one norm, and an MLP",
+                  model.layers));
+  model.layers = static_cast<std::int64_t>(model.layer_pattern.size());
+}
+
+// nemotron-nas: DeciLMConfig (Llama-Nemotron Super and Ultra; configuration_decilm.py, block_config.py). Layers may
+// lack attention or an MLP; the width of an MLP is two thirds of a multiple of the hidden size, in steps of 256.
+void read_nemotron_nas(JsonReader& reader, const Family& family, Model& model) {
+  std::vector<bool> without_attention;
+  std::int64_t group = 0;
+  const double hidden = static_cast<double>(size(reader, family, {"hidden_size"}));
+  const auto is_left_out = [](JsonReader& part, std::size_t layer, std::string_view what) {
+    if (part.boolean("replace_with_linear", false)) {
+      part.note("replace_with_linear",
+                fmt::format("a matrix in the place of the {} of layer {} cannot be forecast", what, layer), "false");
+    }
+    return part.boolean("no_op", false);
+  };
+  reader.objects("block_configs", [&](JsonReader& block) {
+    const std::size_t layer = without_attention.size();
+    block.accept_unknown_keys();
+    block.object("attention", [&](JsonReader& attention) {
+      attention.accept_unknown_keys();
+      attention.treat_null_as_missing();
+      without_attention.push_back(is_left_out(attention, layer, "attention"));
+      if (without_attention.back()) return;
+      const std::int64_t own = attention.integer("n_heads_in_group", 1, kMostSize);
+      if (group > 0 && own != group) {
+        attention.note("n_heads_in_group", fmt::format("groups of {} and of {} heads cannot be forecast", group, own),
+                       "the same number in all layers");
+      }
+      group = own;
+    });
+    block.object("ffn", [&](JsonReader& ffn) {
+      ffn.accept_unknown_keys();
+      ffn.treat_null_as_missing();
+      constexpr double kStep = 256, kLargest = 1e4;
+      const bool none = is_left_out(ffn, layer, "MLP");
+      const double width = none ? 0 : std::floor(2 * ffn.number("ffn_mult", 0, kLargest) * hidden / 3);
+      model.ffn_of_layers.push_back(std::llround(std::ceil(width / kStep) * kStep));
+    });
+  });
+  for (const std::int64_t width : model.ffn_of_layers) model.ffn = std::max(model.ffn, width);
+  read_decoder(reader, family, model);
+  if (group > 0) model.kv_heads = std::max<std::int64_t>(1, model.heads / group);
+  without_attention.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)));
+  model.no_attention_layers = LayerSet::of(without_attention);
+}
+
 // gemma4_text: Gemma4TextConfig. Some models have experts in each layer, beside its MLP. Small ones share keys, where
 // MLPs may be twice as wide, and have embeddings of each layer.
 void read_gemma4(JsonReader& reader, const Family& family, Model& model) {
@@ -1062,7 +1131,9 @@ void read_gemma4(JsonReader& reader, const Family& family, Model& model) {
   if (reader.boolean("enable_moe_block", false)) read_experts(reader, family, model);
   model.shared_keys_layers = reader.integer("num_kv_shared_layers", 0, kMostLayers, Presence::kOptional, 0);
   if (model.shared_keys_layers > 0 && reader.boolean("use_double_wide_mlp", false)) {
-    model.shared_keys_ffn = 2 * model.ffn;
+    model.ffn_of_layers.assign(static_cast<std::size_t>(std::max<std::int64_t>(0, model.layers)), model.ffn);
+    const std::int64_t shared = std::min(model.shared_keys_layers, model.layers);
+    std::fill_n(model.ffn_of_layers.rbegin(), shared, 2 * model.ffn);
   }
   const std::int64_t width = reader.integer("hidden_size_per_layer_input", 0, kMostSize, Presence::kOptional, 0);
   if (width == 0) return;
@@ -1224,6 +1295,8 @@ constexpr Family kFamilies[] = {
     {.model_type = "granitemoe", .read = read_moe},
     {.model_type = "granitemoehybrid", .read = read_hybrid, .hybrid = true},
     {.model_type = "bamba", .read = read_hybrid, .rotary = 0.5, .hybrid = true},
+    {.model_type = "falcon_h1", .read = read_falcon_h1, .hybrid = true},
+    {.model_type = "nemotron-nas", .read = read_nemotron_nas, .blocks = true},
     {.model_type = "smollm3", .read = read_decoder, .tied = true, .full_every = 4},
     {.model_type = "cohere", .read = read_decoder, .norm = kLayerNorm, .tied = true, .branches = Branches::kParallel},
     {.model_type = "cohere2",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace ns_dist {
 
@@ -44,7 +45,8 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
   model.layers = layers;
   model.name += fmt::format(", {} layer{}", layers, layers == 1 ? "" : "s");
   model.layer_pattern = model.layer_pattern.substr(0, static_cast<std::size_t>(layers));
-  std::vector<LayerSet*> sets{&model.full_attention_layers, &model.no_rotary_layers};
+  model.ffn_of_layers.resize(std::min(model.ffn_of_layers.size(), static_cast<std::size_t>(layers)));
+  std::vector<LayerSet*> sets{&model.full_attention_layers, &model.no_rotary_layers, &model.no_attention_layers};
   if (model.compressed) {
     sets.insert(sets.end(), {&model.compressed->sparse_layers, &model.compressed->window_layers});
   }
@@ -89,6 +91,7 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
       if (model.delta_net) kind.mixer = Mixer::kDeltaNet;
       if (model.short_convolution > 0) kind.mixer = Mixer::kConvolution;
     }
+    if (model.no_attention_layers.contains(layer)) kind.mixer = Mixer::kNone;
   } else {
     NS_EXPECTS(layer >= 0 && layer < static_cast<std::int64_t>(model.layer_pattern.size()));
     const char letter = model.layer_pattern[static_cast<std::size_t>(layer)];
@@ -96,6 +99,11 @@ LayerKind layer_kind(const Model& model, std::int64_t layer) {
     kind.feed_forward = letter == '-'   ? FeedForward::kDense
                         : letter == 'E' ? FeedForward::kExperts
                                         : FeedForward::kNone;
+  }
+  if (!model.ffn_of_layers.empty() && kind.feed_forward == FeedForward::kDense) {
+    const std::int64_t own = model.ffn_of_layers[static_cast<std::size_t>(layer)];
+    kind.ffn = own == model.ffn ? 0 : own;
+    if (own == 0) kind.feed_forward = FeedForward::kNone;
   }
   if (model.indexer && !model.indexer->shared_layers.contains(layer)) {
     kind.chooses_keys = kind.mixer == Mixer::kAttention || kind.compressed_keys == CompressedKeys::kSparse;
@@ -153,6 +161,30 @@ Result<void> check_pattern(const Model& model) {
   }
   return {};
 }
+
+namespace {
+
+// The widths of single layers.
+template <class Note>
+void check_widths(const Model& model, const Note& note) {
+  const std::vector<std::int64_t>& widths = model.ffn_of_layers;
+  if (widths.empty()) return;
+  constexpr std::size_t kMostWidths = 16;  // each makes kinds of layers
+  if (static_cast<std::int64_t>(widths.size()) != model.layers) {
+    note("ffn_of_layers", fmt::format("{} widths for {} layers", widths.size(), model.layers),
+         "one width for each layer");
+  } else if (const std::size_t different = std::set(widths.begin(), widths.end()).size(); different > kMostWidths) {
+    note("ffn_of_layers", fmt::format("{} different widths", different), fmt::format("at most {}", kMostWidths));
+  } else {
+    for (std::int64_t layer = 0; layer < model.layers && model.layer_pattern.empty(); ++layer) {
+      const LayerKind kind = layer_kind(model, layer);
+      if (kind.mixer != Mixer::kNone || kind.feed_forward != FeedForward::kNone) continue;
+      return note("ffn_of_layers", fmt::format("layer {} has neither attention nor an MLP", layer), "a width above 0");
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<Error> check_shape(const Model& model) {
   std::vector<Error> errors;
@@ -335,6 +367,7 @@ std::vector<Error> check_shape(const Model& model) {
   if (model.rotary_dim > model.head_dim) {
     note("rotary_dim", fmt::format("{} of {} dimensions cannot be rotated", model.rotary_dim, model.head_dim));
   }
+  check_widths(model, note);
   if (auto pattern = check_pattern(model); !pattern) {
     note("layer_pattern", std::move(pattern.error().message), std::move(pattern.error().expected));
   }

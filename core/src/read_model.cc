@@ -58,6 +58,10 @@ class FieldReader {
   void read(std::string_view key, std::vector<std::string>& values, Presence presence) {
     values = reader_.texts(key, presence);
   }
+  void read(std::string_view key, std::vector<std::int64_t>& values, Presence presence, std::int64_t least,
+            std::int64_t most) {
+    if (presence == Presence::kRequired || reader_.has(key)) values = reader_.integers(key, least, most);
+  }
   void read(std::string_view key, bool& value, Presence presence) { value = reader_.boolean(key, value, presence); }
   void read(std::string_view key, std::int64_t& value, Presence presence, std::int64_t least, std::int64_t most) {
     value = reader_.integer(key, least, most, presence, value);
@@ -91,6 +95,8 @@ void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonRead
       {"moe/first_dense_layers", "first_k_dense_replace"},
       {"layer_pattern", "hybrid_override_pattern"},
       {"layer_pattern", "layer_types"},
+      {"ffn_of_layers", "block_configs"},
+      {"shared_keys_layers", "num_kv_shared_layers"},
   };
   for (Error& mistake : check_shape(model)) {
     std::string key = mistake.where;

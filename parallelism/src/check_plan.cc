@@ -71,9 +71,16 @@ class TensorParts {
       if (divided && whole > 0) parts_[count_++] = {whole, what, spared};
     };
     for (const AttentionHeads& of : all_heads(model)) add(true, of.heads, "the {} attention heads of {}");
-    const bool has_mlps = has_layers(model, &LayerKind::feed_forward, FeedForward::kDense);
-    add(has_mlps, model.ffn, "the MLP width {} of {}");
-    add(has_mlps && model.shared_keys_layers > 0, model.shared_keys_ffn, "the MLP width {} of some layers of {}");
+    if (model.ffn_of_layers.empty()) {
+      add(has_layers(model, &LayerKind::feed_forward, FeedForward::kDense), model.ffn, "the MLP width {} of {}");
+    } else {
+      std::int64_t common = 0;
+      for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+        const LayerKind kind = layer_kind(model, layer);
+        if (kind.feed_forward == FeedForward::kDense) common = std::gcd(common, kind.ffn > 0 ? kind.ffn : model.ffn);
+      }
+      add(true, common, "{}, which divides all MLP widths of {}");
+    }
     const std::int64_t shared = model.moe ? model.moe->shared_experts * model.moe->shared_expert_ffn : 0;
     add(has_layers(model, &LayerKind::feed_forward, FeedForward::kExperts), shared,
         "the width {} of the shared experts of {}");
@@ -157,7 +164,7 @@ class TensorParts {
 
   const Model& model_;
   const ParallelPlan& plan_;
-  std::array<Part, 11> parts_{};
+  std::array<Part, 10> parts_{};
   std::uint32_t count_ = 0;
 };
 

@@ -64,7 +64,7 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
 
 void Shape::set_kind(const LayerKind& of) {
   kind = of;
-  ffn = of.shares_keys && model->shared_keys_ffn > 0 ? model->shared_keys_ffn : model->ffn;
+  ffn = of.ffn > 0 ? of.ffn : model->ffn;
   if (model->mla) return;
   const AttentionHeads own = heads_of(*model, of.windowed);
   heads = own.heads / tp;

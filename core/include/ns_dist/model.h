@@ -166,9 +166,12 @@ struct Model {
   LayerSet full_attention_layers;   // without the window, and with attention where others have something else
   LayerSet no_rotary_layers;        // that have no positions
   // So many layers at the end have no keys and values of their own: they read those of the last layer before them that
-  // has the same window (Gemma 4). Their MLPs are shared_keys_ffn wide; 0: as the others.
-  std::int64_t shared_keys_layers = 0, shared_keys_ffn = 0;
-  std::int64_t prediction_layers = 0;  // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
+  // has the same window (Gemma 4).
+  std::int64_t shared_keys_layers = 0;
+  LayerSet no_attention_layers;             // that have an MLP alone (Nemotron's searched architectures)
+  std::vector<std::int64_t> ffn_of_layers;  // one width for each layer, where MLPs differ, 0 of layers without one;
+                                            // empty: all are `ffn` wide
+  std::int64_t prediction_layers = 0;       // for multi-token prediction (DeepSeek-V3, arXiv 2412.19437, s.2.2)
   std::optional<Experts> moe;
   std::optional<LatentAttention> mla;
   std::optional<StateSpace> state_space;
@@ -211,6 +214,7 @@ struct LayerKind {
   CompressedKeys compressed_keys = CompressedKeys::kNone;
   bool chooses_keys = false;  // it has an indexer of its own
   bool shares_keys = false;   // it is one of Model::shared_keys_layers
+  std::int64_t ffn = 0;       // of its MLP, if it is not Model::ffn; 0: that
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 

@@ -313,6 +313,22 @@ const Published kPublished[] = {
      (5 * 18.0 * 256 + 18 * 512 + 3 * 16.0 * 256 + 16 * 512 + (6 + 8) * 3 * 6144 + 10 * 3 * 256 + 262144) * 1536 +
          131072.0 * 2560,
      1e-3},
+    // Falcon-H1 7B: attention and Mamba-2 side by side, and an MLP, in each of 44 layers.
+    {R"({"model_type": "falcon_h1", "attn_layer_indices": null, "head_dim": 128, "hidden_size": 3072,
+         "intermediate_size": 12288, "mamba_d_conv": 4, "mamba_d_head": 128, "mamba_d_ssm": 3072, "mamba_d_state": 256,
+         "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 24, "num_attention_heads": 12,
+         "num_hidden_layers": 44, "num_key_value_heads": 2, "tie_word_embeddings": false, "vocab_size": 130048})",
+     7.59e9, 1e-3},
+    // A searched architecture as of Llama-Nemotron: layers without attention, without an MLP, with MLPs of three
+    // widths.
+    {R"({"model_type": "nemotron-nas", "hidden_size": 8192, "intermediate_size": null, "num_attention_heads": 64,
+         "num_hidden_layers": 4, "num_key_value_heads": null, "tie_word_embeddings": false, "vocab_size": 128256,
+         "block_configs": [
+           {"attention": {"n_heads_in_group": 8, "no_op": false}, "ffn": {"ffn_mult": 5.25, "no_op": false}},
+           {"attention": {"n_heads_in_group": null, "no_op": true}, "ffn": {"ffn_mult": 1.3125, "no_op": false}},
+           {"attention": {"n_heads_in_group": 8, "no_op": false}, "ffn": {"ffn_mult": null, "no_op": true}},
+           {"attention": {"n_heads_in_group": 8, "no_op": false}, "ffn": {"ffn_mult": 2.625, "no_op": false}}]})",
+     (3 * (2.0 * 64 + 2 * 8) * 128 + 3.0 * (28672 + 7168 + 14336) + 2 * 128256) * 8192, 1e-3},
     // Kimi Delta Attention, whose layers are counted from 1; latent attention with a gate, and experts of a part of the
     // hidden size, as in Kimi K3.
     {R"({"model_type": "kimi_linear", "first_k_dense_replace": 1, "hidden_size": 2304, "intermediate_size": 9216,
@@ -529,6 +545,32 @@ TEST(HuggingFace, NumbersOfSingleLayersAreOfAllOfTheirKind) {
               HasSubstr("per_layer_config: layers of different sizes cannot be forecast"));
   EXPECT_THAT(to_text(gemma(R"({"9": {"head_dim": 32}})").error()), HasSubstr("\"9\" is no layer"));
   EXPECT_THAT(to_text(gemma(R"({"1": {"num_local_experts": 8}})").error()), HasSubstr("\"num_local_experts\""));
+}
+
+// What a searched architecture may have that cannot be forecast, and what contradicts itself, at its key.
+TEST(HuggingFace, SearchedArchitecturesAreCheckedLayerByLayer) {
+  const auto nas = [](const std::string& attention, const std::string& ffn) {
+    return read(R"({"model_type": "nemotron-nas", "hidden_size": 768, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "vocab_size": 100, "block_configs": [
+        {"attention": {"n_heads_in_group": 2, "no_op": false}, "ffn": {"ffn_mult": 1, "no_op": false}},
+        {"attention": )" +
+                attention + R"(, "ffn": )" + ffn + "}]}");
+  };
+  const std::string mlp = R"({"ffn_mult": 3, "no_op": false})";
+  const auto fine = nas(R"({"no_op": true})", mlp);
+  ASSERT_TRUE(fine) << to_text(fine.error());
+  EXPECT_EQ(fine->ffn_of_layers, (std::vector<std::int64_t>{512, 1536}));
+  EXPECT_EQ(fine->kv_heads, 2);
+  EXPECT_EQ(layer_kind(*fine, 1).mixer, Mixer::kNone);
+  for (const auto& [attention, ffn, message] :
+       {std::tuple(R"({"n_heads_in_group": 4})", mlp, "groups of 2 and of 4 heads cannot be forecast"),
+        std::tuple(R"({"replace_with_linear": true})", mlp, "a matrix in the place of the attention of layer 1"),
+        std::tuple(R"({"no_op": true})", std::string(R"({"no_op": true})"),
+                   "block_configs: layer 1 has neither attention nor an MLP")}) {
+    const auto wrong = nas(attention, ffn);
+    ASSERT_FALSE(wrong) << attention;
+    EXPECT_THAT(to_text(wrong.error()), HasSubstr(message));
+  }
 }
 
 // transformers 5 writes other names of layers than the files that it reads.

@@ -1483,7 +1483,7 @@ Model shared_keys_model() {
   model.qk_norm = QueryKeyNorm::kHead;
   model.sliding_window = 32;
   model.full_attention_layers = {.every = 2, .listed = {}};
-  model.shared_keys_layers = 2, model.shared_keys_ffn = 2048;
+  model.shared_keys_layers = 2, model.ffn_of_layers = {1024, 1024, 1024, 2048, 2048};
   return model;
 }
 

@@ -70,7 +70,8 @@ void model_fields(Io& io, Model& model) {
   io.layers("full_attention_layers", model.full_attention_layers);
   io.layers("no_rotary_layers", model.no_rotary_layers);
   io.optional("shared_keys_layers", model.shared_keys_layers, 0, kMostLayers);
-  io.optional("shared_keys_ffn", model.shared_keys_ffn, 0, kMostSize);
+  io.layers("no_attention_layers", model.no_attention_layers);
+  io.optional("ffn_of_layers", model.ffn_of_layers, 0, kMostSize);
   io.optional("prediction_layers", model.prediction_layers, 0, kMostPredictions);
   io.optional("layer_pattern", model.layer_pattern);
   io.object("moe", model.moe, [](auto& inner, Experts& moe) {
