@@ -62,7 +62,7 @@ struct Shape {
                                                                          .rotary = kind.rotary,
                                                                          .chooses_keys = kind.chooses_keys,
                                                                          .shares_keys = kind.shares_keys,
-                             .ffn = kind.ffn};
+                                                                         .ffn = kind.ffn};
   }
   // Bytes of a microbatch's hidden states, all tokens of this context-parallel rank: of those that products read and
   // write, and of those between layers, which are fp32 under autocast.
