@@ -26,12 +26,12 @@ std::string errors_text(const CollectiveErrorTable& table) {
   std::string text;
   for (const CollectiveErrorTable::Line& line : table.lines()) {
     if (text.empty()) {
-      text = fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8} {:>8} {:>8} {:>8}\n", "system", "collective", "sizes",
-                         "rows", "MAPE %", "median %", "p90 %", "bias %");
+      text = fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8} {:>8} {:>8} {:>8} {:>9}\n", "system", "collective", "sizes",
+                         "rows", "MAPE %", "median %", "p90 %", "bias %", "inside %");
     }
-    text +=
-        fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8.1f} {:>8.1f} {:>8.1f} {:>+8.1f}\n", line.system, line.collective,
-                    line.sizes, line.rows, 100 * line.mean, 100 * line.median, 100 * line.p90, 100 * line.bias);
+    text += fmt::format("{:<24} {:<16} {:<14} {:>7} {:>8.1f} {:>8.1f} {:>8.1f} {:>+8.1f} {:>9.0f}\n", line.system,
+                        line.collective, line.sizes, line.rows, 100 * line.mean, 100 * line.median, 100 * line.p90,
+                        100 * line.bias, 100 * line.inside);
   }
   return text;
 }
@@ -95,10 +95,13 @@ Result<int> answer(const CollectivesRequest& request) {
       auto answered = row ? forecaster.forecast(*row) : Result<CollectiveAnswer>(fail(row.error()));
       if (answered) {
         if (!row->gpu.empty() && !row->cluster.empty()) clusters.insert(row->cluster);
-        if (row->latency_ms) errors.add(*row, answered->forecast.latency);
+        errors.add(*row, *answered);
         rows += fmt::format("{}\n", fmt::join(to_fields(*answered), ","));
       } else {
-        if (answered.error().where.empty()) answered.error().where = reader.where(i);
+        // What a flag makes wrong of this row alone is at the row, too.
+        std::string& where = answered.error().where;
+        if (where.empty()) where = reader.where(i);
+        if (!where.starts_with(request.input)) where = fmt::format("{}, {}", reader.where(i), where);
         refused.push_back(std::move(answered.error()));
         rows += empty + "\n";
       }
@@ -127,7 +130,7 @@ int collectives_command(int argc, const char* const* argv) {
   set_up(app);
   CollectivesRequest request;
   app.add_option("--input", request.input,
-                 "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node (all ranks), dtype, "
+                 "columns gpu or cluster, collective, ranks, bytes; optional gpus_per_node (full nodes), dtype, "
                  "imbalance, latency_ms")
       ->type_name("CSV");
   app.add_option("--output", request.output, "where the rows go [standard output]")->type_name("CSV");

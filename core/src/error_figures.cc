@@ -2,8 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ns_dist {
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
 
 ErrorFigures figures_of(std::vector<double> errors) {
   ErrorFigures figures;
@@ -16,8 +24,9 @@ ErrorFigures figures_of(std::vector<double> errors) {
     figures.mean += error / count;
   }
   std::sort(errors.begin(), errors.end());
-  figures.median = errors[errors.size() / 2], figures.p90 = errors[errors.size() * 9 / 10];
+  figures.p90 = errors[errors.size() * 9 / 10];
   figures.largest = errors.back();
+  figures.median = median_of(std::move(errors));
   return figures;
 }
 

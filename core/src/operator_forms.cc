@@ -151,7 +151,8 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
   }
   op.by_element = is_set(f, "by_element");
   constexpr double kMost = 9e18;  // of a 64-bit integer
-  const double elements = static_cast<double>(rows(f)) * static_cast<double>(columns(f));
+  const bool one_dimension = !f.has("h") && !f.has("n");
+  const double elements = static_cast<double>(rows(f)) * static_cast<double>(one_dimension ? 1 : columns(f));
   if (elements < kMost) {
     op.elements = static_cast<std::int64_t>(elements);
   } else {
@@ -394,7 +395,7 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .description = "pointwise operators and fused chains of them",
      .aliases = "add sub mul div pow addu subu mulu divu powu relu tanh gelu sigmoid silu exp sqrt cast cat "
                 "index_add scatter_add attn_rope mlp_act",
-     .columns = "b h (or m n) [inputs outputs by_element]",
+     .columns = "b h (or m n, or m) [inputs outputs by_element]",
      .shape = "ELEMENTS or ROWSxCOLUMNS",
      .dimensions = "b [h]",
      .example = "8192x4096",

@@ -399,7 +399,7 @@ bool check_sizes(const Model& model, const ParallelPlan& plan, const Training& t
 
 // Over how many ranks experts and their parts are spread, and how their tokens travel.
 void check_experts(const Model& model, const ParallelPlan& plan, Checker& check) {
-  if (plan.etp > 0 && !model.moe) {
+  if (plan.etp > 0 && plan.etp != plan.tp && !model.moe) {
     check.fail_at("plan/etp", fmt::format("{} has no experts to split over {} ranks", model.name, plan.etp), "0",
                   "use plan/etp=0");
   }

@@ -262,14 +262,6 @@ double step_quantile(const std::map<std::string, Votes>& publications, double sh
   return ratios.empty() ? 1.0 : ratios.back().first;
 }
 
-// Of an even number of values the mean of the middle two; ErrorFigures has the larger one.
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 // Pairs of configurations, and of these the ones of which the forecast names the faster.
 struct Ranking {
   std::int64_t pairs = 0, right = 0;
@@ -311,12 +303,18 @@ std::vector<SuiteCell> error_cells(const std::string& name, const Votes& votes) 
     if (vote->inside()) ++inside;
   }
   const ErrorFigures ours = figures_of(errors), constant = figures_of(baseline);
-  return {name,           static_cast<std::int64_t>(ours.rows),
-          ours.mean,      median(sizes),
-          ours.p90,       ours.largest,
-          ours.bias,      static_cast<double>(inside) / static_cast<double>(votes.size()),
-          median(widths), constant.mean,
-          constant.p90,   constant.largest};
+  return {name,
+          static_cast<std::int64_t>(ours.rows),
+          ours.mean,
+          median_of(sizes),
+          ours.p90,
+          ours.largest,
+          ours.bias,
+          static_cast<double>(inside) / static_cast<double>(votes.size()),
+          median_of(widths),
+          constant.mean,
+          constant.p90,
+          constant.largest};
 }
 
 SuiteTable error_table(const std::map<std::string, Votes>& publications, const Votes& all) {
@@ -385,7 +383,7 @@ SuiteTable interval_table(const std::map<std::string, Votes>& publications) {
     for (const Vote* vote : votes) inside += least <= vote->ratio() && vote->ratio() <= most ? 1U : 0U;
     count += votes.size();
   }
-  table.rows.push_back({low, high, static_cast<double>(inside) / static_cast<double>(count), median(widths)});
+  table.rows.push_back({low, high, static_cast<double>(inside) / static_cast<double>(count), median_of(widths)});
   return table;
 }
 

@@ -52,7 +52,7 @@ class ErrorSums {
       figures.rows = rows_;
       figures.bias = sum_ / count;
       figures.mean = absolute_sum_ / count;
-      figures.median = magnitude_at(rows_ / 2);
+      figures.median = (magnitude_at((rows_ - 1) / 2) + magnitude_at(rows_ / 2)) / 2;
       figures.p90 = magnitude_at(rows_ * 9 / 10);
       figures.largest = largest_;
     }

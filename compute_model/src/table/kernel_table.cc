@@ -171,7 +171,10 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   }
   row.work.kind = form->make(f, row.op);
   const Pass pass = f.pass();
-  if (!f.problem().empty()) return fail(error_at(where(), f.problem(), std::string(f.expected())));
+  if (!f.problem().empty()) {
+    return fail(error_at(where(), f.problem(), std::string(f.expected()),
+                         fmt::format("{} has columns {}", row.op, form->columns)));
+  }
   if (auto passed = set_pass(row.work.kind, pass); !passed) {
     passed.error().where = where();
     return fail(passed.error());

@@ -12,7 +12,10 @@ struct ErrorFigures {
   double bias = 0;                                    // mean of forecast / measured - 1
 };
 
-// Of forecast / measured - 1, each; zeros of none. A quantile is the error with that share of the rows below it.
+// Of an even number of values the mean of the middle two; 0 of none.
+double median_of(std::vector<double> values);
+
+// Of forecast / measured - 1, each; zeros of none. `p90` is the error with 90 % of the rows below it.
 ErrorFigures figures_of(std::vector<double> errors);
 
 }  // namespace ns_dist

@@ -75,6 +75,7 @@ struct CollectiveAnswer {
   Forecast forecast;
   std::string_view algorithm, protocol;  // static lifetime
   double busbw_gbs = 0;                  // nccl-tests' bus bandwidth of the forecast, GB/s
+  std::string gpu;                       // the id of the machine's
 };
 
 // Names of what to_fields writes, in its order.
@@ -117,16 +118,21 @@ class CollectiveForecaster {
 // Errors of forecasts against measurements, by GPU (or cluster), collective and size class.
 class CollectiveErrorTable {
  public:
-  void add(const CollectiveRow& row, Seconds forecast);
+  void add(const CollectiveRow& row, const CollectiveAnswer& answer);
 
   struct Line : ErrorFigures {
     std::string system, collective, sizes;  // sizes: "< 1 KiB", "1 KiB - 1 MiB", ">= 1 MiB"; "all" for totals
+    double inside = 0;                      // share of measurements inside the 90 % interval
   };
   // Sorted by system, collective and size class, each with its totals; the last lines are those of all systems.
   std::vector<Line> lines() const;
 
  private:
-  std::map<std::tuple<std::string, std::string, int>, std::vector<double>> errors_;
+  struct Errors {
+    std::vector<double> all;
+    std::size_t inside = 0;
+  };
+  std::map<std::tuple<std::string, std::string, int>, Errors> errors_;
 };
 
 }  // namespace ns_dist

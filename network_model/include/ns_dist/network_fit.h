@@ -105,7 +105,7 @@ inline constexpr CalibrationRecipe kClustersRecipe = {
     true};
 
 // The ranks of a measurement of `ranks` ranks with `ranks_per_node` in each node: the first ranks of the first nodes.
-// Errors: ranks_per_node does not divide ranks or exceeds a node.
+// ranks_per_node 0: as many as a node has. Errors: ranks_per_node does not divide ranks or exceeds a node.
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node);
 
 std::string to_json(const NetworkCalibration& calibration);

@@ -500,10 +500,12 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
 }  // namespace
 
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
-  if (ranks < 1 || ranks_per_node < 1 || ranks % ranks_per_node != 0) {
+  const auto check = [&]() -> Result<void> {
+    if (ranks >= 1 && ranks_per_node >= 1 && ranks % ranks_per_node == 0) return {};
     return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks, {} in each node", ranks, ranks_per_node), "",
                  "positive numbers, the second a divisor of the first"});
-  }
+  };
+  if (ranks_per_node != 0) NS_TRY_VOID(check());
   // A node is what the network joins: all levels below the first network level.
   std::int64_t node = 1;
   for (const FabricLevel& level : cluster.levels) {
@@ -514,9 +516,10 @@ Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std
   if (ranks_per_node > node) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node), "",
-                 fmt::format("at most {}", node),
-                 "name the ranks of a node: gpus_per_node in a table, ranks_per_node in C"});
+                 fmt::format("at most {}", node), "name the ranks of a node (gpus_per_node)"});
   }
+  if (ranks_per_node == 0) ranks_per_node = std::min(ranks, node);
+  NS_TRY_VOID(check());
   if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};
   return RankGroup{0, {{ranks_per_node, 1}, {ranks / ranks_per_node, node}}};
 }

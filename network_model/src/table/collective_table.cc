@@ -160,8 +160,7 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
 
 Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
   NS_TRY(const Ready* system, ready(row));
-  NS_TRY(const RankGroup group,
-         measured_group(system->cluster, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks));
+  NS_TRY(const RankGroup group, measured_group(system->cluster, row.ranks, row.gpus_per_node));
   return Collective{row.kind, row.size, group, row.integer, row.imbalance};
 }
 
@@ -170,6 +169,7 @@ Result<CollectiveAnswer> CollectiveForecaster::forecast(const CollectiveRow& row
   NS_TRY(const Ready* system, ready(row));
   CollectiveAnswer answer;
   NS_TRY(answer.forecast, system->model->forecast(call));
+  answer.gpu = system->cluster.gpu.id;
   const std::string_view method = answer.forecast.method;
   const std::size_t slash = method.find('/');
   answer.algorithm = method.substr(0, slash);
@@ -178,14 +178,20 @@ Result<CollectiveAnswer> CollectiveForecaster::forecast(const CollectiveRow& row
   return answer;
 }
 
-void CollectiveErrorTable::add(const CollectiveRow& row, Seconds forecast) {
+void CollectiveErrorTable::add(const CollectiveRow& row, const CollectiveAnswer& answer) {
   if (!row.latency_ms) return;
-  const double error = forecast / (*row.latency_ms * units::ms) - 1;
-  const std::string system = row.cluster.empty() ? row.gpu : row.cluster, collective(name_of(row.kind));
+  const Seconds measured = *row.latency_ms * units::ms;
+  const double error = answer.forecast.latency / measured - 1;
+  const bool inside = answer.forecast.low <= measured && measured <= answer.forecast.high;
+  const std::string &system = row.cluster.empty() ? answer.gpu : row.cluster, collective(name_of(row.kind));
   const int sizes = size_class(row.size);
   for (const std::string& s : {system, std::string(kAll)}) {
     for (const std::string& c : {collective, std::string(kAll)}) {
-      for (const int z : {sizes, kAllSizes}) errors_[{s, c, z}].push_back(error);
+      for (const int z : {sizes, kAllSizes}) {
+        Errors& errors = errors_[{s, c, z}];
+        errors.all.push_back(error);
+        errors.inside += inside ? 1 : 0;
+      }
     }
   }
 }
@@ -196,7 +202,9 @@ std::vector<CollectiveErrorTable::Line> CollectiveErrorTable::lines() const {
   for (const auto& [key, errors] : errors_) {
     const auto& [system, collective, sizes] = key;
     (system == kAll ? totals : lines)
-        .push_back({figures_of(errors), system, collective, std::string(kSizeNames[static_cast<std::size_t>(sizes)])});
+        .push_back({figures_of(errors.all), system, collective,
+                    std::string(kSizeNames[static_cast<std::size_t>(sizes)]),
+                    static_cast<double>(errors.inside) / static_cast<double>(errors.all.size())});
   }
   lines.insert(lines.end(), totals.begin(), totals.end());
   return lines;

@@ -27,8 +27,8 @@ TEST(ErrorFigures, SizesWithoutSignsAndTheBiasWithThem) {
   EXPECT_EQ(ten.rows, 10u);
   EXPECT_NEAR(ten.mean, 0.055, 1e-12);
   EXPECT_NEAR(ten.bias, -0.005, 1e-12);
-  EXPECT_DOUBLE_EQ(ten.median, 0.06);  // five below
-  EXPECT_DOUBLE_EQ(ten.p90, 0.10);     // nine below
+  EXPECT_DOUBLE_EQ(ten.median, 0.055);  // of 0.05 and 0.06
+  EXPECT_DOUBLE_EQ(ten.p90, 0.10);      // nine below
   EXPECT_DOUBLE_EQ(ten.largest, 0.10);
 }
 

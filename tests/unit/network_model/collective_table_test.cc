@@ -154,19 +154,26 @@ TEST(CollectiveTable, BusBandwidthIsThatOfNcclTests) {
 TEST(CollectiveTable, ErrorsAreCountedBySystemCollectiveAndSize) {
   CollectiveErrorTable table;
   CollectiveRow row{"a100", "", CollectiveKind::kAllReduce, 8, 8, 2 * MiB, false, 1.0};
-  table.add(row, 1.1 * ms);
-  table.add(row, 0.8 * ms);
+  const auto add = [&](Seconds forecast) {
+    CollectiveAnswer answer;
+    answer.forecast.latency = forecast, answer.forecast.low = 0.85 * forecast, answer.forecast.high = 1.15 * forecast;
+    answer.gpu = "a100-sxm-80gb";
+    table.add(row, answer);
+  };
+  add(1.1 * ms);
+  add(0.8 * ms);  // up to 0.92 ms
   row.latency_ms.reset();
-  table.add(row, 5 * ms);
+  add(5 * ms);
   const auto lines = table.lines();
   ASSERT_FALSE(lines.empty());
-  EXPECT_EQ(lines.front().system, "a100");
+  EXPECT_EQ(lines.front().system, "a100-sxm-80gb") << "of whatever name";
   EXPECT_EQ(lines.back().system, "all");
   for (const auto& line : lines) {
     EXPECT_EQ(line.rows, 2u);
     EXPECT_NEAR(line.mean, 0.15, 1e-12);
     EXPECT_NEAR(line.bias, -0.05, 1e-12);
     EXPECT_NEAR(line.largest, 0.2, 1e-12);
+    EXPECT_EQ(line.inside, 0.5);
   }
 }
 

@@ -952,6 +952,7 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(text({.dp = 4'000'000'000}, training), HasSubstr("out of range"));
   EXPECT_THAT(text({.ep = 2}, training), HasSubstr("has no experts"));
   EXPECT_THAT(text({.tp = 8, .etp = 1}, training), HasSubstr("has no experts"));
+  EXPECT_EQ(text({.etp = 1}, training), "fine");  // as many as tensor-parallel ranks: the default
   // What sequence parallelism divides is a context-parallel rank's part of the sequence.
   const Training short_context{1536, 1, 24, Precision::kBf16};
   EXPECT_EQ(text({.tp = 8, .sequence_parallel = true}, short_context), "fine");
