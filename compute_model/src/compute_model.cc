@@ -12,6 +12,7 @@
 #include "calibration.h"
 #include "learned_model.h"
 #include "ns_dist/kernel_calibration.h"
+#include "ns_dist/operator_forms.h"
 #include "weights_file.h"
 
 namespace ns_dist {
@@ -104,7 +105,7 @@ class KernelModel final : public BatchCost {
 
   std::optional<Error> ask(const Operator& op, Question& question) const {
     if (auto valid = validate(op); !valid) return std::move(valid).error();
-    if (on_matrix_units(op) && !(machine().peak(op.dtype) > 0)) return no_rate(op.dtype);
+    if (on_matrix_units(op) && !(machine().peak(op.dtype) > 0)) return no_rate(op);
     question.work = work_of(op);
     question.roofline = analytic_.roofline_of(op, question.work);
     question.is_asked = false;
@@ -204,9 +205,11 @@ class KernelModel final : public BatchCost {
     if (steps.on()) steps.add("calibration", factor, estimate.method);
   }
 
-  Error no_rate(DType dtype) const {
+  Error no_rate(const Operator& op) const {
+    constexpr std::size_t kFormat = 1;  // of columns_of: with the scales of its blocks
+    const DType dtype = op.dtype;
     Error error;
-    error.message = machine().gpu.id + " has no rate for " + std::string(name_of(dtype));
+    error.message = fmt::format("{} has no rate for {}", machine().gpu.id, columns_of(op)[kFormat].second);
     error.where = machine().gpu.id;
     error.expected = "one of";
     for (const DType other : kAllDTypes) {

@@ -138,6 +138,15 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   CsvTable table;
   table.text_ = std::move(text);
   table.where_ = std::move(where);
+  const std::string_view start = table.text_;
+  if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
+    return fail(error_at(table.where_, "is text in UTF-16", "CSV in UTF-8"));
+  }
+  if (const std::size_t end = start.find('\r');
+      start.find('\n') == std::string_view::npos && end != std::string_view::npos && end + 1 < start.size()) {
+    return fail(
+        error_at(table.where_, "has lines that end with a carriage return alone", "lines that end with LF or CRLF"));
+  }
   table.find_rows(0);
   if (table.rows_.empty()) return fail(error_at(table.where_, "is empty", "a header line and rows"));
   if (table.rows_.size() > kMostRows + 1) {
@@ -154,7 +163,8 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   std::set<std::string> seen;
   for (const std::string& name : table.columns_) {
     if (!seen.insert(name).second) {
-      return fail(error_at(table.where_ + ":1", fmt::format("column \"{}\" appears twice", shortened(name))));
+      return fail(error_at(table.where_ + ":1", fmt::format("column \"{}\" appears twice", shortened(name)),
+                           "a name for each column in the first line, all different"));
     }
   }
   return table;

@@ -863,6 +863,8 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   }
   model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
   if (present(reader, "rotary_dim")) model.rotary_dim = reader.integer("rotary_dim", 1, kMostSize);
+  model.capped_logits = reader.number("final_logit_softcapping", 0, 1e9, Presence::kOptional, 0) > 0;
+  model.capped_scores = reader.number("attn_logit_softcapping", 0, 1e9, Presence::kOptional, 0) > 0;
   model.attention_sinks = family.sinks || reader.boolean("add_full_attention_sink_bias", false) ||
                           reader.boolean("add_swa_attention_sink_bias", false);  // MiMo-V2-Flash
   read_gate(reader, family, model);

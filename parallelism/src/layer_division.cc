@@ -13,7 +13,8 @@ namespace ns_dist {
 namespace {
 
 tl::unexpected<Error> infeasible(std::string message, std::string where, std::string expected, std::string hint) {
-  return fail({ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected), std::move(hint)});
+  return fail({ErrorCode::kInfeasible, std::move(message), std::move(where), std::move(expected),
+               hint.starts_with("plan/") ? "use " + hint : std::move(hint)});
 }
 
 // How many layers each position holds; kOpen where its stage's size is not given.

@@ -150,7 +150,8 @@ struct Model {
   // Classes of a sequence classifier, whose last layer reads one token of each sequence (reward models, too); 0: the
   // model ends with the logits of all tokens.
   std::int64_t labels = 0;
-  bool embedding_norm = false;  // a normalization after the embedding (BLOOM)
+  bool embedding_norm = false;                        // a normalization after the embedding (BLOOM)
+  bool capped_logits = false, capped_scores = false;  // c tanh(x / c) of logits, and of scores (Gemma 2)
   // A learned score of each head takes its part of the softmax, as if of one token more (gpt-oss).
   bool attention_sinks = false;
   bool attention_gate = false;  // its output is weighted by a sigmoid gate, projected beside the queries (Qwen3-Next)

@@ -503,14 +503,27 @@ void unfused_core(const Shape& shape, BlockStep& step) {
     if (apart && columns > 0) calls.push_back(kernel(shape, name, Copy{elements * element * units::B}));
   };
   const std::int64_t outputs = shape.heads * value;
-  const std::int64_t heads = shape.micro_batch > 1 ? shape.heads * query + key_heads(shape) * (query + value) : 0;
+  // Classes of transformers repeat the heads of keys and values for each query's (repeat_kv), and autograd sums up the
+  // gradients of each; the products read these copies as they are.
+  const std::int64_t groups = shape.heads / std::max<std::int64_t>(1, key_heads(shape));
+  const bool repeats = apart && groups > 1;
+  const std::int64_t repeated = shape.tokens * shape.heads * (query + value);
+  const std::int64_t keys = repeats ? 0 : key_heads(shape) * (query + value);
+  const std::int64_t heads = shape.micro_batch > 1 ? shape.heads * query + keys : 0;
   std::vector<Call>& forward = step.forward;
   forward.reserve(4);
   copies(forward, "attention.heads.copy", heads);
+  const double each = 1 / static_cast<double>(groups);
+  add(repeats, forward, "attention.keys.repeat", {"copy", repeated, each, 1, 0, true});
   forward.push_back(gemm("attention.scores", s, s, query, GemmLayout::kNT));
   const Elementwise widen{"cast", all, 1, size, 1}, narrow{"cast", all, size, 1, 1};
   add(casts_first, forward, "attention.scores.cast", widen);
   add(in_parts, forward, "attention.scale", {"scale", all, before, before, 1});
+  const auto cap = [&](std::vector<Call>& calls, std::initializer_list<Elementwise> kernels) {
+    for (const Elementwise& kernel : kernels) add(shape.model->capped_scores, calls, "attention.cap", kernel);
+  };
+  cap(forward,
+      {{"scale", all, before, before, 1}, {"tanh", all, before, before, 8}, {"scale", all, before, before, 1}});
   add(in_parts, forward, "attention.mask", {"mask", all, before + mask, before, 1});  // torch.where, a byte each
   add(casts_last, forward, "attention.scores.cast", widen);
   add(sinks, forward, "attention.sinks.join", {Elementwise::kJoin, all, 1, 1, 0, true});
@@ -539,16 +552,24 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   add(sinks, backward, "attention.sinks.join.backward", {"copy", all, 1, 1, 0, true});
   add(casts_last, backward, "attention.scores.backward.cast", narrow);
   add(in_parts, backward, "attention.mask.backward", {"mask", all, before, before, 1});
+  cap(backward, {{"scale", all, before, before, 1},
+                 {"tanh_backward", all, 2 * before, before, 3},
+                 {"scale", all, before, before, 1}});
   add(in_parts, backward, "attention.scale.backward", {"scale", all, before, before, 1});
   add(casts_first, backward, "attention.scores.backward.cast", narrow);
   backward.push_back(gemm("attention.scores.dqueries", s, query, s, GemmLayout::kNN));
   backward.push_back(gemm("attention.scores.dkeys", s, query, s, GemmLayout::kTN));
   copies(backward, "attention.heads.backward.copy", heads);
+  add(repeats, backward, "attention.keys.repeat.backward", {"sum", repeated, 1, each, 1});
 
   // Softmax output, its copy in 16 bits where the next product reads it, and the dropout's mask and output.
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
   step.kept_as = ActivationKind::kAttentionScores;
   step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : casts ? element : 0));
+  if (shape.model->capped_scores) step.kept_for_input_gradient += scores * before * element;
+  if (repeats) {  // in place of the heads that were repeated
+    step.kept_for_input_gradient += bytes_of(shape, shape.tokens, (shape.heads - key_heads(shape)) * (query + value));
+  }
 }
 
 // The core's output times the sigmoid of its gate, a contiguous copy of a part of the first projection (Megatron-Core,

@@ -222,9 +222,10 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   autocast(shape, step.weight_gradient, concat(name, ".wgrad.cast"), weights, false);
   accumulate(shape, step.weight_gradient, name, groups * out * in);
   if (layer.bias) {
-    // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`).
+    // The output's gradient summed over rows (Megatron-LM, layers.py: `grad_output.sum(dim=0)`); behind a reduction
+    // those of this rank, because the bias is added there.
     step.weight_gradient.push_back(
-        kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", all_rows * out, 1, 0, 1}));
+        kernel(shape, concat(name, ".bias_gradient"), Elementwise{"sum_rows", gradient_rows * out, 1, 0, 1}));
     add_to_sums(shape, step.weight_gradient, concat(name, ".bias"), groups * out);
   }
 

@@ -6,6 +6,16 @@
 namespace ns_dist {
 namespace {
 
+// A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
+// sums.
+void add_gradient(const Shape& shape, BlockStep& step, std::string_view name, const Embedding& table) {
+  const std::int64_t parameters = table.vocabulary * table.hidden;
+  step.weight_gradient.push_back(
+      blocks::hidden_kernel(shape, blocks::concat(name, ".gradient"), Elementwise{"fill", parameters, 0, 1, 0}));
+  step.weight_gradient.push_back(blocks::hidden_kernel(shape, blocks::concat(name, ".backward"), table));
+  blocks::add_to_sums(shape, step.weight_gradient, name, parameters);
+}
+
 // `rows` of the table are on this rank.
 BlockStep table(const Shape& shape, std::string_view name, std::int64_t rows, std::int64_t columns) {
   using blocks::concat;
@@ -16,14 +26,7 @@ BlockStep table(const Shape& shape, std::string_view name, std::int64_t rows, st
   step.forward.push_back(hidden_kernel(shape, step.name, Embedding{shape.tokens, columns, rows, Pass::kForward}));
   blocks::reduce(shape, step.forward, name, states);
   blocks::gather(shape, step.weight_gradient, concat(name, ".backward"), states);
-  // A dense gradient of zeros, to which rows are added (PyTorch, embedding_dense_backward), and which is added to the
-  // sums.
-  const std::int64_t parameters = rows * columns;
-  step.weight_gradient.push_back(
-      hidden_kernel(shape, concat(name, ".gradient"), Elementwise{"fill", parameters, 0, 1, 0}));
-  step.weight_gradient.push_back(
-      hidden_kernel(shape, concat(name, ".backward"), Embedding{shape.tokens, columns, rows, Pass::kBackward}));
-  blocks::add_to_sums(shape, step.weight_gradient, name, parameters);
+  add_gradient(shape, step, name, {shape.tokens, columns, rows, Pass::kBackward});
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, columns);
   step.parameters.dense = static_cast<double>(rows) * static_cast<double>(columns);
   blocks::freeze(shape, step);
@@ -69,6 +72,11 @@ Block embedding_block(const Shape& shape) {
   position.parameters.dense = static_cast<double>(model.position_table) * static_cast<double>(model.hidden);
   if (model.position == PositionKind::kLearned) {
     position.forward.push_back(blocks::hidden_kernel(shape, position.name, Elementwise{"add", elements, 2, 1, 1}));
+    if (model.position_table > 0) {
+      add_gradient(shape, position, position.name,
+                   {shape.sharded_tokens, shape.hidden, model.position_table, Pass::kBackward});
+      blocks::freeze(shape, position);
+    }
   }
   block.steps.push_back(std::move(position));
   if (model.embedding_norm) {

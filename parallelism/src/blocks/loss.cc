@@ -60,6 +60,25 @@ void add_cast(const Shape& shape, std::vector<Call>& calls, std::string_view nam
                      Elementwise{"cast", shape.tokens * shape.vocabulary, to_fp32 ? 1 : fp32, to_fp32 ? fp32 : 1, 1}));
 }
 
+// Logits are c tanh(x / c) (Model::capped_logits): in one kernel where kernels are fused, else in three. Liger's loss
+// does it itself.
+BlockStep cap(const Shape& shape) {
+  const std::int64_t logits = shape.tokens * shape.vocabulary;
+  BlockStep step;
+  step.name = "loss.cap";
+  const auto add = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double flops) {
+    calls.push_back(blocks::kernel(shape, name, Elementwise{what, logits, inputs, 1, flops}));
+  };
+  const bool apart = !shape.plan->fused_kernels;
+  if (apart) add(step.forward, "loss.cap", "scale", 1, 1), add(step.input_gradient, "loss.cap.backward", "scale", 1, 1);
+  add(step.forward, "loss.cap", "tanh", 1, 8);
+  add(step.input_gradient, "loss.cap.backward", "tanh_backward", 2, 3);
+  if (apart) add(step.forward, "loss.cap", "scale", 1, 1), add(step.input_gradient, "loss.cap.backward", "scale", 1, 1);
+  step.kept_as = ActivationKind::kLogits;
+  step.kept_for_input_gradient = blocks::bytes_of(shape, shape.tokens, shape.vocabulary);
+  return step;
+}
+
 // PyTorch's functional.cross_entropy in eager mode: the logits in fp32 (autocast, or the model's class, casts them),
 // log_softmax, and the loss of each token.
 void add_eager_forward(const Shape& shape, std::vector<Call>& calls, std::string_view name) {
@@ -150,6 +169,9 @@ Block loss(const Shape& shape, bool owns_table) {
   block.steps.back().kept_as = ActivationKind::kLogits;
   const bool classifier = shape.model->labels > 0;
   block.steps.push_back(classifier ? scores(shape) : logits(shape, owns_table));
+  if (!classifier && shape.model->capped_logits && loss_library_of(*shape.plan) != Library::kLiger) {
+    block.steps.push_back(cap(shape));
+  }
   block.steps.push_back(classifier ? cross_entropy_of_classes(shape) : cross_entropy(shape));
   if (!classifier && shape.plan->loss_metrics > 0) {
     block.steps.push_back(metrics(shape));

@@ -1,5 +1,6 @@
 #include "ns_dist/csv_table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -106,6 +107,17 @@ TEST(CsvTable, ReadsGzip) {
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 6);
   EXPECT_FALSE(CsvTable::read(path)) << "a cut file";
   std::filesystem::remove(path);
+}
+
+// Texts that spreadsheets may write, told by their name.
+TEST(CsvTable, OtherTextsAreNamed) {
+  EXPECT_THAT(to_text(CsvTable::parse("a,b\r1,2\r", "mac.csv").error()), ::testing::HasSubstr("carriage return alone"));
+  EXPECT_THAT(to_text(CsvTable::parse(std::string("\xFF\xFE") + "a", "wide.csv").error()),
+              ::testing::HasSubstr("UTF-16"));
+  EXPECT_TRUE(CsvTable::parse("a,b\r\n1,2\r\n", "crlf.csv"));
+  EXPECT_TRUE(CsvTable::parse("a,b\r", "header.csv"));
+  EXPECT_TRUE(CsvTable::parse("a,b", "header.csv"));
+  EXPECT_THAT(to_text(CsvTable::parse("a,a\n", "twice.csv").error()), ::testing::HasSubstr("all different"));
 }
 
 }  // namespace

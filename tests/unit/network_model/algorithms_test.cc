@@ -126,7 +126,7 @@ TEST(Nvls, SendsTheBufferOnceAndTheResultsShare) {
   EXPECT_NEAR(seconds("nvls", "simple", call(CollectiveKind::kAllReduce, kTiny, {{8, 1}})), 25 * kUs, 1e-9);
 }
 
-// Halves of an all-reduce, of more ranks than a ring serves better, and no more than NCCL's limit.
+// Of more ranks than a ring serves better, and no more than NCCL's limit.
 TEST(Nvls, GathersAndScattersBetween9And32Ranks) {
   const Cluster rack = *Catalog::standard().cluster("gb200-nvl72");
   for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {

@@ -20,6 +20,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::vector<std::string> names(const std::vector<Call>& calls) {
   std::vector<std::string> all;
@@ -1503,12 +1504,14 @@ TEST(SharedKeys, LayersMakeQueriesAlone) {
       EXPECT_DOUBLE_EQ(parameters_of(all).dense - parameters_of(some).dense, keys + 64 - wider);
       EXPECT_DOUBLE_EQ(flops_of(all).forward - flops_of(some).forward, 2 * 128 * (keys - wider));
       // Neither keys and values nor what their norm reads: the layer that made them keeps these.
-      const auto kept = [](const Block& block) {
-        return step(block, "attention.heads").kept_for_input_gradient +
-               step(block, "attention.qk_norm").kept_for_input_gradient;
-      };
-      EXPECT_GE(kept(all) - kept(some), 2.0 * 128 * (128 + 64) / ranks);
-      EXPECT_THAT(names(step(some, "attention.heads").input_gradient), Contains("attention.shared_kv.backward.add"));
+      const auto kept = [](const Block& block, const char* name) { return step(block, name).kept_for_input_gradient; };
+      const double one = 2.0 * 128 * 128 / ranks;  // bytes of keys, or of values
+      EXPECT_DOUBLE_EQ(kept(all, "attention.heads") - kept(some, "attention.heads"), 2 * one);
+      EXPECT_DOUBLE_EQ(kept(all, "attention.qk_norm") - kept(some, "attention.qk_norm"), one);
+      const Call& shared = step(some, "attention.heads").input_gradient.back();
+      EXPECT_EQ(shared.name, "attention.shared_kv.backward.add");
+      const auto& added = std::get<Elementwise>(std::get<Operator>(shared.what).kind);
+      EXPECT_EQ(added.elements, 128 * 2 * 128 / tp);
       for (const Call& call : step(some, "attention.heads").forward) EXPECT_THAT(call.name, Not(HasSubstr("keys")));
       EXPECT_EQ(some.cached, 0);
       EXPECT_GT(all.cached, 0);
@@ -1542,6 +1545,13 @@ TEST(PerLayerEmbeddings, ParametersProductsAndMemory) {
     // What the gate reads, the gate and what it weights, what the projection and the norm read.
     EXPECT_DOUBLE_EQ(after_forward(layer) - after_forward(bare), 2.0 * 128 * (2 * 512 + 3 * 64) / ranks);
     EXPECT_DOUBLE_EQ(layer.input - bare.input, 2.0 * 128 * 64 / ranks);
+    // Of the values of a layer, autograd makes gradients of those of all layers: zeros, and a sum.
+    const std::vector<Call>& gradient = step(layer, "per_layer.activation").input_gradient;
+    for (const auto& [back, inputs] : {std::pair(std::size_t{2}, 0.0), std::pair(std::size_t{1}, 2.0)}) {
+      const auto& all = std::get<Elementwise>(std::get<Operator>(gradient[gradient.size() - back].what).kind);
+      EXPECT_EQ(all.elements, 128 * 3 * 64 / tp);
+      EXPECT_EQ(all.inputs, inputs);
+    }
     const Block embedding = embedding_block(shape);
     EXPECT_DOUBLE_EQ(parameters_of(embedding).dense - parameters_of(embedding_block(without)).dense,
                      std::ceil(1001 / ranks) * 3 * 64 + 512.0 * 3 * 64 + 64);
@@ -1550,6 +1560,85 @@ TEST(PerLayerEmbeddings, ParametersProductsAndMemory) {
   const auto staged = check_plan(model, {.pp = 3}, {4, 1, 128, Precision::kBf16});
   ASSERT_FALSE(staged);
   EXPECT_THAT(to_text(staged.error()), HasSubstr("use plan/pp=1"));
+}
+
+// Behind a reduce-scatter a rank adds biases to its own tokens; before, to all.
+TEST(Biases, GradientsAreSumsOverTheTokensOfARank) {
+  const Model model = gpt(2, 512, 8);
+  for (const std::int64_t tp : {1, 4}) {
+    const ParallelPlan plan{.tp = tp, .sequence_parallel = true};
+    const Block layer = layer_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}), LayerKind{});
+    const auto summed = [&](const char* name) {
+      for (const Call& call : step(layer, name).weight_gradient) {
+        if (!call.name.ends_with(".bias_gradient")) continue;
+        return std::get<Elementwise>(std::get<Operator>(call.what).kind).elements;
+      }
+      return std::int64_t{0};
+    };
+    EXPECT_EQ(summed("mlp.fc1"), 128 * 2048 / tp);
+    EXPECT_EQ(summed("mlp.fc2"), 128 / tp * 512);
+    EXPECT_EQ(summed("attention.proj"), 128 / tp * 512);
+  }
+}
+
+// A table of positions has a gradient as the embedding's has.
+TEST(Embedding, PositionsHaveAGradient) {
+  const Model model = gpt(2, 512, 8);
+  const ParallelPlan plan{.tp = 2, .sequence_parallel = true}, adapted{.lora_rank = 8};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const Block block = embedding_block(Shape(model, plan, training));
+  const std::vector<Call>& calls = step(block, "embedding.position").weight_gradient;
+  ASSERT_THAT(names(calls), Contains("embedding.position.backward"));
+  const auto at = std::find_if(calls.begin(), calls.end(),
+                               [](const Call& call) { return call.name == "embedding.position.backward"; });
+  EXPECT_EQ(std::get<Operator>(at->what).kind, OperatorKind(Embedding{64, 512, 2048, Pass::kBackward}));
+  EXPECT_THAT(step(embedding_block(Shape(model, adapted, training)), "embedding.position").weight_gradient, IsEmpty());
+}
+
+// Classes of transformers repeat keys and values for each query head: 8 of 2.
+TEST(EagerAttention, KeysAreRepeated) {
+  Model grouped = llama(2, 512, 8, 2, 1024), all = llama(2, 512, 8, 8, 1024);
+  ParallelPlan plan{.flash_attention = false, .split_softmax = true};
+  const auto core = [&](const Model& model) {
+    return step(layer_block(Shape(model, plan, {1, 1, 128, Precision::kBf16}), LayerKind{}), "attention.core");
+  };
+  EXPECT_THAT(names(core(grouped).forward), Contains("attention.keys.repeat"));
+  EXPECT_THAT(names(core(grouped).input_gradient), Contains("attention.keys.repeat.backward"));
+  EXPECT_THAT(names(core(all).forward), Not(Contains("attention.keys.repeat")));
+  EXPECT_DOUBLE_EQ(core(grouped).kept_for_input_gradient - core(all).kept_for_input_gradient,
+                   2.0 * 128 * (8 - 2) * (64 + 64));
+  plan.split_softmax = false;
+  EXPECT_THAT(names(core(grouped).forward), Not(Contains("attention.keys.repeat")));
+}
+
+// Caps of logits and of scores (Gemma 2): three kernels apart, one where kernels are fused, none in a fused loss or
+// attention. What tanh returns is kept.
+TEST(Caps, OfLogitsAndOfScores) {
+  Model model = llama(2, 512, 8, 8, 1024), plain = model;
+  model.capped_logits = model.capped_scores = true;
+  ParallelPlan plan{.flash_attention = false};
+  const Training training{1, 1, 128, Precision::kBf16};
+  const auto caps = [&] {
+    const Block block = loss_block(Shape(model, plan, training));
+    const auto at = std::find_if(block.steps.begin(), block.steps.end(),
+                                 [](const BlockStep& each) { return each.name == "loss.cap"; });
+    return at == block.steps.end() ? std::size_t{0} : at->forward.size();
+  };
+  plan.fused_kernels = true;
+  EXPECT_EQ(caps(), 1u);
+  plan.fused_kernels = false;
+  EXPECT_EQ(caps(), 3u);
+  const double kept = after_forward(loss_block(Shape(model, plan, training)));
+  EXPECT_DOUBLE_EQ(kept - after_forward(loss_block(Shape(plain, plan, training))), 2.0 * 128 * 32000);
+  plan.loss_library = Library::kLiger;
+  EXPECT_EQ(caps(), 0u);
+  const auto core = [&](const Model& of) {
+    return step(layer_block(Shape(of, plan, training), LayerKind{}), "attention.core");
+  };
+  EXPECT_EQ(core(model).forward.size() - core(plain).forward.size(), 3u);
+  EXPECT_DOUBLE_EQ(core(model).kept_for_input_gradient - core(plain).kept_for_input_gradient, 2.0 * 128 * 8 * 128);
+  plan.flash_attention = true;
+  EXPECT_EQ(core(model).forward.size(), core(plain).forward.size());
 }
 
 // DeepSeek-V4's attention (arXiv 2606.19348) in a small model: a head of 64 for keys and values, 8 heads in 4 groups.

@@ -169,11 +169,11 @@ TEST(LayerDivision, OwnSizesThatDoNotFitAreLeftOut) {
     plan.first_stage_layers = first, plan.last_stage_layers = last;
     return divide_layers(with_layers(12), plan, around(plan)).error().hint;
   };
-  EXPECT_EQ(hint(6, 6), "plan/first_stage_layers=0");
-  EXPECT_EQ(hint(6, 30), "plan/last_stage_layers=0");
-  EXPECT_EQ(hint(30, 6), "plan/first_stage_layers=0");
-  EXPECT_EQ(hint(30, 30), "plan/first_stage_layers=0 and plan/last_stage_layers=0");
-  EXPECT_EQ(hint(0, 12), "plan/last_stage_layers=0");
+  EXPECT_EQ(hint(6, 6), "use plan/first_stage_layers=0");
+  EXPECT_EQ(hint(6, 30), "use plan/last_stage_layers=0");
+  EXPECT_EQ(hint(30, 6), "use plan/first_stage_layers=0");
+  EXPECT_EQ(hint(30, 30), "use plan/first_stage_layers=0 and plan/last_stage_layers=0");
+  EXPECT_EQ(hint(0, 12), "use plan/last_stage_layers=0");
 }
 
 }  // namespace

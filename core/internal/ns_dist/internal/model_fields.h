@@ -55,6 +55,8 @@ void model_fields(Io& io, Model& model) {
   io.optional("tied_embeddings", model.tied_embeddings);
   io.optional("labels", model.labels, 0, kMostSize);
   io.optional("embedding_norm", model.embedding_norm);
+  io.optional("capped_logits", model.capped_logits);
+  io.optional("capped_scores", model.capped_scores);
   io.optional("attention_sinks", model.attention_sinks);
   io.optional("attention_gate", model.attention_gate);
   io.optional("gate_of_head", model.gate_of_head);
