@@ -443,6 +443,11 @@ all of a step may be saved|simulator/src/step_difference.h|s@step + max(most - s
 parts twice as good save all|simulator/src/sensitivity.cc|s@1 / std::max(most, 1.0) - 1@0 * most - 9@|unit_simulator
 all MLPs have one width|core/src/model.cc|s@kind.ffn = own == model.ffn ? 0 : own;@kind.ffn = 0 * own;@|unit_core unit_parallelism
 layers without attention have it|core/src/model.cc|s@if (model.no_attention_layers.contains(layer)) kind.mixer@if (false) kind.mixer@|unit_core
+biases sum the tokens of all ranks|parallelism/src/blocks/common.cc|s@"sum_rows", gradient_rows \* out@"sum_rows", all_rows * out@|unit_parallelism
+eager attention reads grouped keys|parallelism/src/blocks/attention.cc|s@const bool repeats = apart@const bool repeats = false@|unit_parallelism
+capped logits are free|parallelism/src/blocks/loss.cc|s@!classifier .. shape.model->capped_logits@!classifier \&\& false@|unit_parallelism
+positions have no gradient|parallelism/src/blocks/embedding.cc|s@if (model.position_table > 0)@if (model.position_table > 1000000000)@|unit_parallelism
+the larger middle is the median|core/src/error_figures.cc|s@values.size() % 2 == 1@true@|unit_core
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

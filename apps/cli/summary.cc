@@ -147,7 +147,8 @@ void where_time_goes(Page& page, const Report& report) {
   for (const BreakdownPart& part : longest_parts(report.breakdown)) {
     const Seconds seconds = report.breakdown.*part.seconds;
     const double share = seconds / report.step;
-    if (share < 0.0005) continue;
+    constexpr double kTooShort = 0.002;  // to be shown
+    if (share < kTooShort) continue;
     page.line("  {:<31}{:>10} {:>5.1f} % {}", part.name, duration_text(seconds), 100 * share,
               page.style().bar(share, 40));
   }
