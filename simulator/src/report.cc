@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ns_dist/compute_model.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/sensitivity_json.h"
@@ -128,6 +129,26 @@ ordered_json energy_json(const Report& report) {
           {"trillion_tokens_kwh_at_most", report.energy->trillion_tokens / kKilowattHour}};
 }
 
+// What inputs are that are left to the GPU or to other inputs.
+ordered_json resolved_inputs(const Scenario& scenario) {
+  const ParallelPlan& plan = scenario.plan;
+  Attention attention;
+  attention.library = plan.attention_library;
+  Normalization norm;
+  norm.library = plan.norm_library;
+  const Library loss = loss_library_of(plan);
+  ordered_json json;
+  json["attention_library"] = plan.flash_attention
+                                  ? ordered_json(enumerator_name(usual_library(attention, scenario.cluster.gpu)))
+                                  : ordered_json();
+  json["norm_library"] = enumerator_name(usual_library(norm));
+  json["loss_library"] = loss == Library::kDefault ? "fused" : enumerator_name(loss);
+  json["etp"] = expert_tp(plan);
+  json["vocabulary_multiple"] = vocabulary_multiple_of(plan);
+  json["expert_launch_cost_s"] = scenario.host.expert_launch() / units::s;
+  return json;
+}
+
 }  // namespace
 
 ordered_json sensitivity_json(std::span<const Sensitivity> all) {
@@ -180,6 +201,7 @@ std::string to_json(const Report& report) {
   json["version"] = version();
   json["provenance"] = {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}};
   json["inputs"] = std::move(inputs);
+  json["resolved"] = resolved_inputs(report.scenario);
   const Model& model = report.scenario.model;
   const ModelParameters parameters = model_parameters(model);
   json["parameters"] = {{"total", parameters.total()}, {"active", active_parameters(model)}};

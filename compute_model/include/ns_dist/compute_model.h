@@ -44,4 +44,8 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
 // lowers it. The law and its sources: tensor_ceiling in machine.cc. Zero where the GPU has no such units.
 FlopsPerSecond powered_tensor_rate(const Gpu& gpu);
 
+// Whose kernel is forecast on this GPU where no library is named: what training frameworks call.
+Library usual_library(const Attention& op, const Gpu& gpu);
+Library usual_library(const Normalization& op);
+
 }  // namespace ns_dist

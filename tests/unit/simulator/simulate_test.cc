@@ -1317,11 +1317,32 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("above 2 in plan/recompute changes nothing")));
 }
 
+// What stands for the defaults: of the GPU's generation, of the plan's kernels, of other degrees.
+TEST(Report, TellsWhatDefaultsStandFor) {
+  Scenario scenario = small_scenario();
+  scenario.plan.tp = 2, scenario.plan.flash_attention = true;
+  const auto resolved = [&] {
+    return nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork)))["resolved"];
+  };
+  scenario.cluster.gpu.architecture = "hopper";
+  EXPECT_EQ(resolved()["attention_library"], "cudnn");
+  EXPECT_EQ(resolved()["etp"], 2);
+  EXPECT_EQ(resolved()["vocabulary_multiple"], 128);
+  scenario.cluster.gpu.architecture = "ada";
+  EXPECT_EQ(resolved()["attention_library"], "flash-2");
+  scenario.plan.attention_library = Library::kFlash3, scenario.plan.norm_library = Library::kEager;
+  EXPECT_EQ(resolved()["attention_library"], "flash-3");
+  EXPECT_EQ(resolved()["norm_library"], "eager");
+  scenario.plan.flash_attention = false, scenario.plan.fused_kernels = false;
+  EXPECT_TRUE(resolved()["attention_library"].is_null());
+  EXPECT_EQ(resolved()["loss_library"], "eager");
+}
+
 TEST(Report, HasEveryFieldThatTheInterfacePromises) {
   Scenario scenario = small_scenario();
   scenario.plan.pp = 2;
   const auto json = nlohmann::json::parse(to_json(simulated(scenario, equal_layers(scenario.model), kFreeNetwork)));
-  for (const char* key : {"schema", "version", "provenance", "inputs", "step_time_s", "step_time_low_s",
+  for (const char* key : {"schema", "version", "provenance", "inputs", "resolved", "step_time_s", "step_time_low_s",
                           "step_time_high_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
                           "hfu", "memory", "breakdown_s", "critical_path", "warnings"}) {
     EXPECT_TRUE(json.contains(key)) << key;
