@@ -46,8 +46,9 @@ double adapter_parameters(const Model& model, std::int64_t rank) {
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
   double adapters = 0;
   const LayerKinds layers = layer_kinds(model);
-  for (const std::uint8_t kind : layers.of_layer) {
-    adapters += adapters_of(layer_block(shape, layers.kinds[kind])).total();
+  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    adapters += static_cast<double>(counts[kind]) * adapters_of(layer_block(shape, layers.kinds[kind])).total();
   }
   return adapters;
 }
