@@ -518,6 +518,12 @@ int explain_command(int argc, const char* const* argv) {
     const std::string expected = fmt::format("one of {}", fmt::join(names, ", "));
     for (std::string& name : operator_names()) names.push_back(std::move(name));
     const std::string near = nearest_name(request.subject, names);
+    const bool is_table = request.subject.ends_with(".csv") || request.subject.ends_with(".csv.gz");
+    if (is_table) {
+      return report_error(
+          {ErrorCode::kUsage, fmt::format("\"{}\" is a table", request.subject), "SUBJECT", expected,
+           fmt::format("write ns-dist kernels --input {0}, or ns-dist collectives --input {0}", request.subject)});
+    }
     return report_error(
         {ErrorCode::kUsage,
          request.subject.empty() ? "nothing to explain" : fmt::format("nothing is called \"{}\"", request.subject),

@@ -184,6 +184,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"explain softmax 8x8 --dtype fp8-block", 2, "--dtype: \"fp8-block\".*bf16, fp8"},
       {"explain gemm 8x8x8 --dtype nvfp8", 2, "--dtype: \"nvfp8\".*fp8, fp8-block, mxfp8, nvfp4"},
       {"explain attention 1x8x8x64 --dtype nvfp4", 2, "--dtype: \"nvfp4\".*fp8, fp8-block, mxfp8"},
+      {"kernels mine.csv", 2, "SUBJECT: \"mine.csv\" is a table; .*write ns-dist kernels --input mine.csv, or"},
       {"explain gemm 8x8x8 --dtype nvfp4", 1, "h100-sxm-80gb has no rate for nvfp4.*choose fp8"},
       {"explain geluu 8x8", 2, "nothing is called \"geluu\".*did you mean \"gelu\""},
       {"explain layernrm 8x8", 2, "did you mean \"layernorm\""},
