@@ -119,7 +119,7 @@ LL is as fast across nodes as inside|network_model/src/links.cc|s@nodes <= 1 ? 0
 LL128 carries no flags|network_model/src/links.cc|s@kRingLl128Share \* bus@1 * bus@|unit_network_model property_network_model
 LL128 of a tree is as fast in a node as beyond|network_model/src/links.cc|s@nodes <= 1 ? kTreeLl128InNode : kTreeLl128Beyond@nodes <= 1 ? kTreeLl128Beyond : kTreeLl128Beyond@|unit_network_model property_network_model
 NVLS reaches the whole link|network_model/src/links.cc|s@return bus \* constants_of(generation).nvls_efficiency;@return bus * std::ceil(constants_of(generation).nvls_efficiency);@|unit_network_model property_network_model
-NVLS sends no share of the result|network_model/src/algorithms/nvls.cc|s@(1 + 1 / call.ranks())@1@|unit_network_model property_network_model
+NVLS sends no share of the result|network_model/src/algorithms/nvls.cc|s@: 1 + 1 / n;@: 1 + 0 / n;@|unit_network_model property_network_model
 PAT takes a step for each rank|network_model/src/algorithms/pat.cc|s@std::ceil(std::log2(ranks))@ranks@|unit_network_model property_network_model
 the busiest port decides nothing|network_model/src/algorithms/direct.cc|s@result.transfer \*= call.imbalance;@result.transfer *= 1;@|unit_network_model property_network_model
 each level of a hierarchy carries everything|network_model/src/algorithms/hierarchical.cc|s@share /= parts;@share /= 1;@|unit_network_model property_network_model
@@ -412,7 +412,7 @@ layers with a window have the heads of the others|core/src/model.cc|s@if (window
 decays of channels are as many as heads|parallelism/src/blocks/delta_net.cc|s@net.decay_rank > 0 ? heads \* net.key_dim : heads@heads@|unit_parallelism
 collectives without a group are numbered by themselves|chakra_io/src/replay.cc|s@node.group == kAllRanks ? of_rank : of_group@of_group + 0 * of_rank@|unit_chakra_io
 steps on a generation that nobody measured were compared|simulator/src/step_interval.cc|s@!is_known_architecture(gpu.architecture)@gpu.architecture.empty()@|unit_simulator
-a saving has no lower end|simulator/src/improvements.cc|s@{-difference.high, min(@{-difference.longer, min(@|unit_simulator
+a saving has no lower end|simulator/src/improvements.cc|s@interval = {-difference.high,@interval = {-difference.longer,@|unit_simulator
 sparse keys do not overlap|parallelism/src/blocks/compressed_attention.cc|s@return is_sparse() ? 2 : 1@return is_sparse() ? 1 : 1@|unit_parallelism
 an indexer scores all keys of all queries|parallelism/src/blocks/indexer.cc|s@std::max<std::int64_t>(1, all / 2)@std::max<std::int64_t>(1, all)@|unit_parallelism
 contexts gather their own compressed keys alone|parallelism/src/blocks/compressed_attention.cc|s@compressed \* shape.cp, size.width@compressed, size.width@|unit_parallelism
