@@ -425,7 +425,7 @@ three products stand for all|simulator/src/scenario.cc|s@products / kEnough@1.0 
 rows faster than the peak are taken|compute_model/src/kernel_calibration.cc|s@kFastest \* compute@0 * kFastest * compute@|unit_compute_model
 nodes decide whatever is measured|network_model/src/learn/network_fit.cc|s@return \*middle < kClearlyLonger@return *middle < 1e9 * kClearlyLonger@|unit_network_model
 a short causal attention is corrected twice|compute_model/src/compute_model.cc|s@std::max(uncalibrated(whole, unmasked, none).seconds, unmasked.roofline.floor())@answer(whole, unmasked, none).latency / s@|unit_compute_model
-nvfp4 is written as fp4|core/src/operator_forms.cc|s@dtype = "nvfp4"@dtype = "fp4"@|unit_core
+nvfp4 is written as fp4|core/src/operator_forms.cc|s@return "nvfp4"@return "fp4"@|unit_core
 few heads are few rows of chosen keys|parallelism/src/blocks/indexer.cc|s@std::max(shape.heads, std::min(shape.model->heads, kRows))@std::max(shape.heads, kRows - kRows)@|unit_parallelism
 chosen keys have the width of one head|parallelism/src/blocks/chosen_attention.cc|s@(shape.heads + shape.cp) \* width@(shape.heads + 1) * width@|unit_parallelism
 each layer has an indexer|core/src/model.cc|s@ && !model.indexer->shared_layers.contains(layer)@@|unit_core unit_parallelism
@@ -447,7 +447,7 @@ biases sum the tokens of all ranks|parallelism/src/blocks/common.cc|s@"sum_rows"
 eager attention reads grouped keys|parallelism/src/blocks/attention.cc|s@const bool repeats = apart@const bool repeats = false@|unit_parallelism
 capped logits are free|parallelism/src/blocks/loss.cc|s@!classifier .. shape.model->capped_logits@!classifier \&\& false@|unit_parallelism
 positions have no gradient|parallelism/src/blocks/embedding.cc|s@if (model.position_table > 0)@if (model.position_table > 1000000000)@|unit_parallelism
-the larger middle is the median|core/src/error_figures.cc|s@values.size() % 2 == 1@true@|unit_core
+the larger middle is the median|core/src/error_figures.cc|s@sorted.size() % 2 == 1@true@|unit_core
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.

@@ -458,14 +458,13 @@ std::string rendered(const Explanation& explanation, bool json) {
   }
   const Style style = style_of(stdout);
   std::string text = fmt::format("{}\n", style.bold(explanation.subject));
-  text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n\n",
+  text += fmt::format("  {}  (90 % interval {} to {}), {:.0f} % of what physics allows, {} bound\n",
                       style.bold(duration_text(forecast.latency)), duration_text(forecast.low),
                       duration_text(forecast.high), 100 * forecast.utilization, name_of(forecast.bound));
   if (!forecast.tile.empty()) {
-    text.pop_back();
-    text +=
-        fmt::format("  tiles of {} in {} wave{}\n\n", forecast.tile, forecast.waves, forecast.waves == 1 ? "" : "s");
+    text += fmt::format("  tiles of {} in {} wave{}\n", forecast.tile, forecast.waves, forecast.waves == 1 ? "" : "s");
   }
+  text += "\n";
   std::size_t name_width = 0, value_width = 0;
   for (const ExplanationStep& step : explanation.steps) {
     name_width = std::max(name_width, step.name.size());

@@ -206,10 +206,9 @@ class KernelModel final : public BatchCost {
   }
 
   Error no_rate(const Operator& op) const {
-    constexpr std::size_t kFormat = 1;  // of columns_of: with the scales of its blocks
     const DType dtype = op.dtype;
     Error error;
-    error.message = fmt::format("{} has no rate for {}", machine().gpu.id, columns_of(op)[kFormat].second);
+    error.message = fmt::format("{} has no rate for {}", machine().gpu.id, format_of(op));
     error.where = machine().gpu.id;
     error.expected = "one of";
     for (const DType other : kAllDTypes) {

@@ -99,14 +99,8 @@ double bytes_found_in_l2(const Machine& machine, const ProductBytes& bytes);
 Estimate estimate_attention(const Machine& machine, const Attention& op, DType dtype, const Roofline& roofline,
                             const Sums& sums, Steps& steps);
 extern const SumKind kAttentionSum, kNormalizationSum;
-// The library whose kernel runs: that of the operator, or the default of training frameworks on this GPU.
-// Transformer Engine takes cuDNN on Hopper and Blackwell and FlashAttention-2 before.
-Library library_of(const Attention& op, const Gpu& gpu);
 // Whether the library's kernel was measured on GPUs that run the same kernels.
 bool has_attention_rates(const Attention& op, const Gpu& gpu);
-// The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and
-// Apex have them.
-Library library_of(const Normalization& op);
 // Both passes by library, in half precision. `sums`: coefficients of kNormalizationSum.
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, const Sums& sums,
                                 Steps& steps);

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "families.h"
 #include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
@@ -195,9 +194,6 @@ double resident_threads_of(const Gpu& gpu) {
 constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
 
 }  // namespace
-
-Library usual_library(const Attention& op, const Gpu& gpu) { return library_of(op, gpu); }
-Library usual_library(const Normalization& op) { return library_of(op); }
 
 FlopsPerSecond powered_tensor_rate(const Gpu& gpu) {
   return tensor_ceiling(gpu, has_gddr(gpu), half_rate_of(gpu), voltage_of(gpu.process_nm).chosen) * (FLOP / s);

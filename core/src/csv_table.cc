@@ -142,8 +142,9 @@ Result<CsvTable> CsvTable::parse(std::string text, std::string where) {
   if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
     return fail(error_at(table.where_, "is text in UTF-16", "CSV in UTF-8"));
   }
-  if (const std::size_t end = start.find('\r');
-      start.find('\n') == std::string_view::npos && end != std::string_view::npos && end + 1 < start.size()) {
+  const std::size_t end = start.find_first_of("\r\n");
+  const bool ends_by_return = end != std::string_view::npos && start[end] == '\r' && end + 1 < start.size();
+  if (ends_by_return && start.find('\n', end) == std::string_view::npos) {
     return fail(
         error_at(table.where_, "has lines that end with a carriage return alone", "lines that end with LF or CRLF"));
   }

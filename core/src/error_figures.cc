@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace ns_dist {
+
+static double middle_of(const std::vector<double>& sorted) {
+  const std::size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
 
 double median_of(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return middle_of(values);
 }
 
 ErrorFigures figures_of(std::vector<double> errors) {
@@ -24,9 +27,9 @@ ErrorFigures figures_of(std::vector<double> errors) {
     figures.mean += error / count;
   }
   std::sort(errors.begin(), errors.end());
+  figures.median = middle_of(errors);
   figures.p90 = errors[errors.size() * 9 / 10];
   figures.largest = errors.back();
-  figures.median = median_of(std::move(errors));
   return figures;
 }
 

@@ -983,6 +983,27 @@ LayerSet attention_of_layers(JsonReader& reader, const Model& model, Keys others
   return LayerSet::of(attention);
 }
 
+// Mamba-2 under the keys that begin with "mamba_". `sizes`: whether a file must have them (FalconH1Config has 128 heads
+// and 256 states). The size of a head may be left to the channels that all have: "auto".
+void read_mamba(JsonReader& reader, Presence sizes, Model& model) {
+  StateSpace space;
+  space.heads = reader.integer("mamba_n_heads", 1, kMostSize, sizes, 128);
+  const bool is_left =
+      reader.is_text("mamba_d_head") || (sizes == Presence::kOptional && !present(reader, "mamba_d_head"));
+  std::int64_t channels = 0;
+  if (present(reader, "mamba_d_ssm")) {
+    channels = reader.integer("mamba_d_ssm", 1, kMostSize);
+  } else if (is_left) {
+    channels = reader.integer("mamba_expand", 1, kMostSize, Presence::kOptional, 2) * model.hidden;
+  }
+  space.head_dim = is_left ? std::max<std::int64_t>(1, channels / std::max<std::int64_t>(1, space.heads))
+                           : reader.integer("mamba_d_head", 1, kMostSize);
+  space.groups = reader.integer("mamba_n_groups", 1, kMostSize, Presence::kOptional, 1);
+  space.state = reader.integer("mamba_d_state", 1, kMostSize, sizes, 256);
+  space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
+  model.state_space = space;
+}
+
 // granitemoehybrid: GraniteMoeHybridConfig (Granite 4). bamba: BambaConfig. A layer is two of ours: what mixes tokens,
 // and its MLP or experts.
 void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
@@ -1004,16 +1025,7 @@ void read_hybrid(JsonReader& reader, const Family& family, Model& model) {
   model.warnings.push_back(
       fmt::format("each of the {} layers counts as two: attention or Mamba-2, and what follows it", model.layers));
   model.layers = static_cast<std::int64_t>(model.layer_pattern.size());
-  StateSpace space;
-  space.heads = reader.integer("mamba_n_heads", 1, kMostSize);
-  space.head_dim = reader.is_text("mamba_d_head")  // "auto"
-                       ? reader.integer("mamba_expand", 1, kMostSize, Presence::kOptional, 2) * model.hidden /
-                             std::max<std::int64_t>(1, space.heads)
-                       : reader.integer("mamba_d_head", 1, kMostSize);
-  space.groups = reader.integer("mamba_n_groups", 1, kMostSize, Presence::kOptional, 1);
-  space.state = reader.integer("mamba_d_state", 1, kMostSize);
-  space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
-  model.state_space = space;
+  read_mamba(reader, Presence::kRequired, model);
 }
 
 // Convolutions in most layers.
@@ -1062,19 +1074,7 @@ void read_nemotron_h(JsonReader& reader, const Family& family, Model& model) {
 // falcon_h1: FalconH1Config. A layer is three of ours; its attention and its Mamba-2 read one norm.
 void read_falcon_h1(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
-  StateSpace space;
-  space.heads = reader.integer("mamba_n_heads", 1, kMostSize, Presence::kOptional, 128);
-  const std::int64_t channels =
-      present(reader, "mamba_d_ssm")
-          ? reader.integer("mamba_d_ssm", 1, kMostSize)
-          : reader.integer("mamba_expand", 1, kMostSize, Presence::kOptional, 2) * model.hidden;
-  space.head_dim = reader.is_text("mamba_d_head") || !present(reader, "mamba_d_head")
-                       ? std::max<std::int64_t>(1, channels / space.heads)
-                       : reader.integer("mamba_d_head", 1, kMostSize);
-  space.groups = reader.integer("mamba_n_groups", 1, kMostSize, Presence::kOptional, 1);
-  space.state = reader.integer("mamba_d_state", 1, kMostSize, Presence::kOptional, 256);
-  space.convolution = reader.integer("mamba_d_conv", 1, kMostSize, Presence::kOptional, space.convolution);
-  model.state_space = space;
+  read_mamba(reader, Presence::kOptional, model);
   for (std::int64_t layer = 0; layer < model.layers; ++layer) model.layer_pattern += "*M-";
   model.warnings.push_back(
       fmt::format("each of the {} layers counts as three: attention, Mamba-2, of which both read one norm, and an MLP",

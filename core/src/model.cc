@@ -164,23 +164,19 @@ Result<void> check_pattern(const Model& model) {
 
 namespace {
 
-// The widths of single layers.
+// The widths of single layers, one for each.
 template <class Note>
 void check_widths(const Model& model, const Note& note) {
   const std::vector<std::int64_t>& widths = model.ffn_of_layers;
   if (widths.empty()) return;
   constexpr std::size_t kMostWidths = 16;  // each makes kinds of layers
-  if (static_cast<std::int64_t>(widths.size()) != model.layers) {
-    note("ffn_of_layers", fmt::format("{} widths for {} layers", widths.size(), model.layers),
-         "one width for each layer");
-  } else if (const std::size_t different = std::set(widths.begin(), widths.end()).size(); different > kMostWidths) {
-    note("ffn_of_layers", fmt::format("{} different widths", different), fmt::format("at most {}", kMostWidths));
-  } else {
-    for (std::int64_t layer = 0; layer < model.layers && model.layer_pattern.empty(); ++layer) {
-      const LayerKind kind = layer_kind(model, layer);
-      if (kind.mixer != Mixer::kNone || kind.feed_forward != FeedForward::kNone) continue;
-      return note("ffn_of_layers", fmt::format("layer {} has neither attention nor an MLP", layer), "a width above 0");
-    }
+  if (const std::size_t different = std::set(widths.begin(), widths.end()).size(); different > kMostWidths) {
+    return note("ffn_of_layers", fmt::format("{} different widths", different), fmt::format("at most {}", kMostWidths));
+  }
+  for (std::int64_t layer = 0; layer < model.layers && model.layer_pattern.empty(); ++layer) {
+    const LayerKind kind = layer_kind(model, layer);
+    if (kind.mixer != Mixer::kNone || kind.feed_forward != FeedForward::kNone) continue;
+    return note("ffn_of_layers", fmt::format("layer {} has neither attention nor an MLP", layer), "a width above 0");
   }
 }
 
@@ -191,6 +187,12 @@ std::vector<Error> check_shape(const Model& model) {
   const auto note = [&](const char* key, std::string message, std::string expected = "") {
     errors.push_back({ErrorCode::kInvalidInput, std::move(message), key, std::move(expected)});
   };
+  const std::vector<std::int64_t>& widths = model.ffn_of_layers;
+  if (!widths.empty() && static_cast<std::int64_t>(widths.size()) != model.layers) {
+    note("ffn_of_layers", fmt::format("{} widths for {} layers", widths.size(), model.layers),
+         "one width for each layer");
+    return errors;  // what follows asks layers for theirs
+  }
   if (model.prediction_layers > kMostPredictions) {
     note("prediction_layers", fmt::format("{} layers for multi-token prediction are too many", model.prediction_layers),
          fmt::format("at most {}", kMostPredictions));
@@ -232,6 +234,10 @@ std::vector<Error> check_shape(const Model& model) {
   };
   limit("hidden", "the hidden size is", kMostWidth, {model.hidden});
   limit("ffn", "the parameters of an MLP's matrix are", kMostParameters, {model.hidden, model.ffn});
+  if (!widths.empty()) {
+    const std::int64_t widest = *std::max_element(widths.begin(), widths.end());
+    limit("ffn_of_layers", "the parameters of an MLP's matrix are", kMostParameters, {model.hidden, widest});
+  }
   limit("vocabulary", "the parameters of the embedding are", kMostParameters, {model.hidden, model.vocabulary});
   for (const AttentionHeads& of : all_heads(model)) {
     const bool windowed = of == model.windowed_heads;

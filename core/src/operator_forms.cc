@@ -543,9 +543,7 @@ std::vector<std::string> operator_names() {
   return names;
 }
 
-ColumnTexts columns_of(const Operator& op) {
-  ColumnTexts dimensions;
-  const std::string_view name = kForms[op.kind.index()].write(op.kind, dimensions);
+std::string_view format_of(const Operator& op) {
   const bool by_block = std::visit(
       [](const auto& kind) {
         if constexpr (requires { kind.scaling; }) {
@@ -555,10 +553,15 @@ ColumnTexts columns_of(const Operator& op) {
         }
       },
       op.kind);
-  std::string_view dtype = name_of(op.dtype);
-  if (by_block && op.dtype == DType::kFp8) dtype = "fp8-block";
-  if (by_block && op.dtype == DType::kFp4) dtype = "nvfp4";
-  ColumnTexts all = {{"op", std::string(name)}, {"dtype", std::string(dtype)}};
+  if (by_block && op.dtype == DType::kFp8) return "fp8-block";
+  if (by_block && op.dtype == DType::kFp4) return "nvfp4";
+  return name_of(op.dtype);
+}
+
+ColumnTexts columns_of(const Operator& op) {
+  ColumnTexts dimensions;
+  const std::string_view name = kForms[op.kind.index()].write(op.kind, dimensions);
+  ColumnTexts all = {{"op", std::string(name)}, {"dtype", std::string(format_of(op))}};
   std::visit(
       [&](const auto& kind) {
         if constexpr (requires { kind.pass; }) all.emplace_back("pass", kind.pass == Pass::kForward ? "fwd" : "bwd");

@@ -58,11 +58,8 @@ struct Shape {
   }
   // Whether attention and MLP of this layer are side by side.
   bool parallel_branches() const {
-    return model->branches != Branches::kSequential && kind == LayerKind{.windowed = kind.windowed,
-                                                                         .rotary = kind.rotary,
-                                                                         .chooses_keys = kind.chooses_keys,
-                                                                         .shares_keys = kind.shares_keys,
-                                                                         .ffn = kind.ffn};
+    return model->branches != Branches::kSequential && kind.mixer == Mixer::kAttention &&
+           kind.feed_forward == FeedForward::kDense && kind.compressed_keys == CompressedKeys::kNone;
   }
   // Bytes of a microbatch's hidden states, all tokens of this context-parallel rank: of those that products read and
   // write, and of those between layers, which are fp32 under autocast.

@@ -139,9 +139,9 @@ ordered_json resolved_inputs(const Scenario& scenario) {
   const Library loss = loss_library_of(plan);
   ordered_json json;
   json["attention_library"] = plan.flash_attention
-                                  ? ordered_json(enumerator_name(usual_library(attention, scenario.cluster.gpu)))
+                                  ? ordered_json(enumerator_name(library_of(attention, scenario.cluster.gpu)))
                                   : ordered_json();
-  json["norm_library"] = enumerator_name(usual_library(norm));
+  json["norm_library"] = enumerator_name(library_of(norm));
   json["loss_library"] = loss == Library::kDefault ? "fused" : enumerator_name(loss);
   json["etp"] = expert_tp(plan);
   json["vocabulary_multiple"] = vocabulary_multiple_of(plan);

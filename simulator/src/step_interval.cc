@@ -10,15 +10,14 @@ namespace {
 
 // So that the whole interval holds 85 to 95 % of published steps, each publication with one vote: dense models, 352
 // configurations of eight publications (A100, H100, B200; Megatron-LM, Megatron-DeepSpeed, NeMo, FSDP), as
-// `ns-dist validate --suite runs` prints them. Steps with experts differ most. Of 39
-// (Grok-1, DeepSeek-V2 and -V3, Qwen3, gpt-oss; the plans of 33 are told in part) 36 are held: they are up to 21 %
-// shorter and up to 39 % longer. The other three took 0.54 (with capacities), 1.95 and 2.19 times as long as forecast.
-// The differences of 191 pairs of plans (BigScience, zero bubble, Korthikanti, SimuMax; one vote each) are held
-// likewise; of models with experts there are too few pairs, so theirs grow as their steps' intervals do. Of other
-// frameworks (Framework::compared_with is empty) there are only steps whose plan is told in part, 57 of four frameworks
-// (`--rows other`): 44 are held, 6 are not (of ml-engineering), and neither are those of
-// DeepSpeed's ZeRO-3 of 2021 and of BloombergGPT, which took 1.5 to 4.3 times as long. Differences of plans grow as the
-// steps' intervals do.
+// `ns-dist validate --suite runs` prints them. Steps with experts differ most. Of 39 (Grok-1, DeepSeek-V2 and -V3,
+// Qwen3, gpt-oss; the plans of 33 are told in part) 36 are held: they are up to 21 % shorter and up to 39 % longer. The
+// other three took 0.54 (with capacities), 1.95 and 2.19 times as long as forecast. The differences of 191 pairs of
+// plans (BigScience, zero bubble, Korthikanti, SimuMax; one vote each) are held likewise; of models with experts there
+// are too few pairs, so theirs grow as their steps' intervals do. Of other frameworks (Framework::compared_with is
+// empty) there are only steps whose plan is told in part, 57 of four frameworks (`--rows other`): 44 are held, 6
+// are not (of ml-engineering), and neither are those of DeepSpeed's ZeRO-3 of 2021 and of BloombergGPT, which took 1.5
+// to 4.3 times as long. Differences of plans grow as the steps' intervals do.
 constexpr Unexplained kCompared[] = {
     {"dense models", 0.05, 0.13, 0.09},
     {"mixture of experts", 0.20, 0.40, 0.27},

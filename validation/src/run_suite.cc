@@ -293,12 +293,11 @@ Rankings rankings_of(const Votes& votes) {
 }
 
 std::vector<SuiteCell> error_cells(const std::string& name, const Votes& votes) {
-  std::vector<double> errors, baseline, sizes, widths;
+  std::vector<double> errors, baseline, widths;
   std::size_t inside = 0;
   for (const Vote* vote : votes) {
     errors.push_back(vote->error());
     baseline.push_back(vote->baseline_error());
-    sizes.push_back(std::abs(vote->error()));
     widths.push_back((vote->high - vote->low) / vote->forecast / 2);
     if (vote->inside()) ++inside;
   }
@@ -306,7 +305,7 @@ std::vector<SuiteCell> error_cells(const std::string& name, const Votes& votes) 
   return {name,
           static_cast<std::int64_t>(ours.rows),
           ours.mean,
-          median_of(sizes),
+          ours.median,
           ours.p90,
           ours.largest,
           ours.bias,

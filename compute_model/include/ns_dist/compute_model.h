@@ -44,8 +44,11 @@ Result<std::unique_ptr<ComputeCost>> make_compute_model(const Gpu& gpu, const Co
 // lowers it. The law and its sources: tensor_ceiling in machine.cc. Zero where the GPU has no such units.
 FlopsPerSecond powered_tensor_rate(const Gpu& gpu);
 
-// Whose kernel is forecast on this GPU where no library is named: what training frameworks call.
-Library usual_library(const Attention& op, const Gpu& gpu);
-Library usual_library(const Normalization& op);
+// The library whose kernel runs: that of the operator, or the default of training frameworks on this GPU.
+// Transformer Engine takes cuDNN on Hopper and Blackwell and FlashAttention-2 before.
+Library library_of(const Attention& op, const Gpu& gpu);
+// The library of a normalization: in a training step frameworks run fused kernels, as cuDNN, Transformer Engine and
+// Apex have them.
+Library library_of(const Normalization& op);
 
 }  // namespace ns_dist

@@ -75,6 +75,8 @@ std::vector<std::string_view> words_of(std::string_view list);
 // The row of a table that describes `op`, from column op on. Tables have no columns for a bias or GELU in the epilogue
 // of a product, and know pointwise chains by their inputs and outputs alone.
 ColumnTexts columns_of(const Operator& op);
+// Its column dtype: the element's format, or a format with a scale for each block.
+std::string_view format_of(const Operator& op);
 
 // Formats whose products have a scale for each block: fp8-block, fp8_block, mxfp8, nvfp4.
 bool is_scaled_by_block(std::string_view dtype);

@@ -105,8 +105,11 @@ inline constexpr CalibrationRecipe kClustersRecipe = {
     true};
 
 // The ranks of a measurement of `ranks` ranks with `ranks_per_node` in each node: the first ranks of the first nodes.
-// ranks_per_node 0: as many as a node has. Errors: ranks_per_node does not divide ranks or exceeds a node.
+// Errors: ranks_per_node does not divide ranks or exceeds a node.
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node);
+
+// Of so many ranks, those in a node where nodes are full.
+std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks);
 
 std::string to_json(const NetworkCalibration& calibration);
 // Errors: no JSON, an unknown key, another schema, a curve without 23 finite values; `where` names the file.

@@ -497,29 +497,35 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
   return curves;
 }
 
-}  // namespace
-
-Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
-  const auto check = [&]() -> Result<void> {
-    if (ranks >= 1 && ranks_per_node >= 1 && ranks % ranks_per_node == 0) return {};
-    return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks, {} in each node", ranks, ranks_per_node), "",
-                 "positive numbers, the second a divisor of the first"});
-  };
-  if (ranks_per_node != 0) NS_TRY_VOID(check());
-  // A node is what the network joins: all levels below the first network level.
+// What the network joins, all levels below the first network level; 0: it is open, and holds all GPUs.
+std::int64_t node_size(const Cluster& cluster) {
   std::int64_t node = 1;
   for (const FabricLevel& level : cluster.levels) {
     if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) break;
-    if (level.size == 0) return RankGroup{0, {{ranks, 1}}};  // an open node holds them all
     node *= level.size;
   }
+  return node;
+}
+
+}  // namespace
+
+std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks) {
+  const std::int64_t node = node_size(cluster);
+  return node == 0 ? ranks : std::min(ranks, node);
+}
+
+Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
+  if (ranks < 1 || ranks_per_node < 1 || ranks % ranks_per_node != 0) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks, {} in each node", ranks, ranks_per_node), "",
+                 "positive numbers, the second a divisor of the first"});
+  }
+  const std::int64_t node = node_size(cluster);
+  if (node == 0) return RankGroup{0, {{ranks, 1}}};
   if (ranks_per_node > node) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node), "",
                  fmt::format("at most {}", node), "name the ranks of a node (gpus_per_node)"});
   }
-  if (ranks_per_node == 0) ranks_per_node = std::min(ranks, node);
-  NS_TRY_VOID(check());
   if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};
   return RankGroup{0, {{ranks_per_node, 1}, {ranks / ranks_per_node, node}}};
 }

@@ -160,7 +160,9 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
 
 Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
   NS_TRY(const Ready* system, ready(row));
-  NS_TRY(const RankGroup group, measured_group(system->cluster, row.ranks, row.gpus_per_node));
+  NS_TRY(const RankGroup group,
+         measured_group(system->cluster, row.ranks,
+                        row.gpus_per_node > 0 ? row.gpus_per_node : ranks_of_full_nodes(system->cluster, row.ranks)));
   return Collective{row.kind, row.size, group, row.integer, row.imbalance};
 }
 

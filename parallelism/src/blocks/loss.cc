@@ -66,14 +66,15 @@ BlockStep cap(const Shape& shape) {
   const std::int64_t logits = shape.tokens * shape.vocabulary;
   BlockStep step;
   step.name = "loss.cap";
-  const auto add = [&](std::vector<Call>& calls, const char* name, const char* what, double inputs, double flops) {
-    calls.push_back(blocks::kernel(shape, name, Elementwise{what, logits, inputs, 1, flops}));
+  const auto add = [&](const char* forward, const char* backward, double inputs, double flops, double flops_backward) {
+    step.forward.push_back(blocks::kernel(shape, "loss.cap", Elementwise{forward, logits, 1, 1, flops}));
+    step.input_gradient.push_back(
+        blocks::kernel(shape, "loss.cap.backward", Elementwise{backward, logits, inputs, 1, flops_backward}));
   };
   const bool apart = !shape.plan->fused_kernels;
-  if (apart) add(step.forward, "loss.cap", "scale", 1, 1), add(step.input_gradient, "loss.cap.backward", "scale", 1, 1);
-  add(step.forward, "loss.cap", "tanh", 1, 8);
-  add(step.input_gradient, "loss.cap.backward", "tanh_backward", 2, 3);
-  if (apart) add(step.forward, "loss.cap", "scale", 1, 1), add(step.input_gradient, "loss.cap.backward", "scale", 1, 1);
+  if (apart) add("scale", "scale", 1, 1, 1);
+  add("tanh", "tanh_backward", 2, 8, 3);
+  if (apart) add("scale", "scale", 1, 1, 1);
   step.kept_as = ActivationKind::kLogits;
   step.kept_for_input_gradient = blocks::bytes_of(shape, shape.tokens, shape.vocabulary);
   return step;

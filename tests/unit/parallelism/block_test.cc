@@ -1530,6 +1530,17 @@ TEST(SharedKeys, EveryWindowHasKeysBeforeThem) {
   EXPECT_EQ(first_layers(shared_keys_model(), 2)->shared_keys_layers, 0);
 }
 
+// Too few widths, and too wide ones: one error each, and no layer is asked for a width that it does not have.
+TEST(SharedKeys, EveryLayerHasAWidth) {
+  const std::int64_t huge = 1'000'000'000'000;
+  for (const std::vector<std::int64_t>& widths : {std::vector<std::int64_t>{1024}, {1024, 1024, 1024, 2048, huge}}) {
+    Model model = shared_keys_model();
+    model.ffn_of_layers = widths;
+    ASSERT_EQ(check_shape(model).size(), 1u);
+    EXPECT_EQ(check_shape(model).front().where, "ffn_of_layers");
+  }
+}
+
 // A gate, a projection and a norm in each layer; a table, a projection and a norm for all of them.
 TEST(PerLayerEmbeddings, ParametersProductsAndMemory) {
   Model model = llama(3, 512, 8, 8, 1024), plain = model;
