@@ -164,6 +164,7 @@ a vocabulary is not padded|core/include/ns_dist/parallel_plan.h|s@(vocabulary + 
 recomputation that stops early repeats the last product|parallelism/src/block.cc|s@step.forward.size() - step.calls_after_kept@step.forward.size()@|unit_parallelism property_parallelism
 logits are kept in half precision|parallelism/src/blocks/loss.cc|s@return kFp32;@return kFp32 / 2;@|unit_parallelism property_parallelism
 eager cross-entropy runs in the format of the logits|parallelism/src/blocks/loss.cc|s@Operator{std::move(kind), DType::kFp32}@Operator{std::move(kind), DType::kBf16}@|unit_parallelism
+a ring passes whole sequences on|parallelism/src/blocks/attention.cc|s@const std::int64_t tokens = shape.document_tokens, window@const std::int64_t tokens = shape.sequence, window@|unit_parallelism
 keys have no projection|parallelism/src/blocks/attention.cc|s@out = query + key + value + gate@out = query + value + gate@|unit_parallelism property_parallelism
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism

@@ -95,8 +95,12 @@ std::string degrees_text(const ParallelPlan& plan) {
 }
 
 std::string batch_text(const Training& training) {
-  return fmt::format("global batch {} of {} tokens, micro-batch {}, {}", with_commas(training.global_batch),
-                     with_commas(training.sequence), training.micro_batch, enumerator_name(training.precision));
+  std::string documents;
+  if (training.document_tokens > 0)
+    documents = fmt::format(" in documents of {}", with_commas(training.document_tokens));
+  return fmt::format("global batch {} of {} tokens{}, micro-batch {}, {}", with_commas(training.global_batch),
+                     with_commas(training.sequence), documents, training.micro_batch,
+                     enumerator_name(training.precision));
 }
 
 std::string settings_text(const ParallelPlan& plan) {

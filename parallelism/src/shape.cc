@@ -1,6 +1,7 @@
 #include "shape.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -17,6 +18,18 @@ std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
     heads = std::gcd(heads, std::gcd(of.heads, model.mla ? of.heads : of.kv_heads));
   }
   return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
+}
+
+// A last document that is shorter counts as equal ones do with as many pairs of queries and keys.
+std::int64_t documents_of(const Training& training) {
+  if (training.document_tokens == 0) return 1;
+  return std::max<std::int64_t>(1, (training.sequence + training.document_tokens - 1) / training.document_tokens);
+}
+std::int64_t tokens_of_document(const Training& training) {
+  const std::int64_t documents = documents_of(training);
+  if (documents == 1) return training.sequence;
+  return std::llround(std::sqrt(static_cast<double>(training.sequence) * static_cast<double>(training.document_tokens) /
+                                static_cast<double>(documents)));
 }
 
 // Bytes of an 8-bit weight with its share of the fp32 factor of a block of 128 x 128 (DeepSeek-V3, arXiv 2412.19437,
@@ -47,6 +60,8 @@ Shape::Shape(const Model& m, const ParallelPlan& p, const Training& training)
       micro_batch(training.micro_batch),
       sequence(training.sequence),
       hidden(m.hidden),
+      documents(documents_of(training)),
+      document_tokens(tokens_of_document(training)),
       tokens(training.micro_batch * training.sequence / p.cp),
       sharded_tokens(sequence_parallel ? tokens / p.tp : tokens),
       heads(m.heads / p.tp),

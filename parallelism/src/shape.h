@@ -31,6 +31,8 @@ struct Shape {
   bool sequence_parallel;  // false when tp is 1
   bool dropout;            // false in forward passes alone
   std::int64_t micro_batch, sequence, hidden;
+  std::int64_t documents;        // of a sequence, among which attention stays
+  std::int64_t document_tokens;  // of each; of all tokens, if there is one
   std::int64_t tokens;           // of a microbatch, on this context-parallel rank
   std::int64_t sharded_tokens;   // tokens / tp under sequence parallelism: norms, residuals, dropouts
   std::int64_t heads, kv_heads;  // of this rank; fewer key-value heads than ranks are replicated

@@ -32,7 +32,9 @@ struct SequenceFlops {
 SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const Training& training,
                              double expert_rows) {
   // Forward FLOPs of one sequence through the whole model.
-  const Shape shape = Shape::whole(model, {1, 1, training.sequence, training.precision, training.mtp});
+  Training one = training;
+  one.global_batch = one.micro_batch = 1;
+  const Shape shape = Shape::whole(model, one);
   // With LoRA, weights of the model have no gradients, and their adapters' products come on top.
   const ParallelPlan lora{.lora_rank = plan.lora_rank};
   Shape adapted = shape;

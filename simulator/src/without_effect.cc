@@ -58,6 +58,12 @@ Reason not_quantized_to_experts(const Scenario& s) {
 Reason fused_attention(const Scenario& s) { return s.plan.flash_attention ? "plan/flash_attention is on" : ""; }
 Reason stored_scores(const Scenario& s) { return s.plan.flash_attention ? "" : "plan/flash_attention is off"; }
 
+Reason seen_by_all(const Scenario& s) {
+  if (s.training.document_tokens >= s.training.sequence) return "documents fill their sequences";
+  const bool masks_scores = !s.plan.flash_attention && !has_sparse_attention(s.model);
+  return masks_scores ? "plan/flash_attention is off: all scores are computed, then masked" : "";
+}
+
 Reason one_stage(const Scenario& s) { return s.plan.pp == 1 ? "plan/pp is 1" : ""; }
 Reason one_replica(const Scenario& s) { return has_replicas(s.plan) ? "" : "plan/dp is 1"; }
 Reason one_tensor_rank(const Scenario& s) { return s.plan.tp == 1 ? "plan/tp is 1" : ""; }
@@ -119,6 +125,7 @@ struct Condition {
   Reason (*reason)(const Scenario&);
 };
 constexpr std::array kConditions = std::to_array<Condition>({
+    {"training/document_tokens", seen_by_all},
     {"plan/kv_cache", keeps_all},
     {"plan/etp", no_experts},
     {"plan/expert_dispatch", whole_experts},
@@ -297,6 +304,7 @@ void add_network(const Scenario& scenario, Ineffective& found) {
 std::vector<Warning> without_effect(const Scenario& scenario, std::span<const std::int64_t> layers) {
   Ineffective found;
   add_unmet(scenario, scenario.plan, found);
+  add_unmet(scenario, scenario.training, found);
   add_unmet(scenario, scenario.host, found);
   add_network(scenario, found);
   add_experts(scenario, found);

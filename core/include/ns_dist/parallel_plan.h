@@ -580,8 +580,9 @@ struct Training {
   std::int64_t global_batch = 1536, micro_batch = 1;  // sequences
   std::int64_t sequence = 2048;                       // tokens
   Precision precision = Precision::kBf16;
-  bool mtp = false;         // with the model's prediction_layers
-  std::int64_t layers = 0;  // of the model, its first; 0: all
+  bool mtp = false;                  // with the model's prediction_layers
+  std::int64_t layers = 0;           // of the model, its first; 0: all
+  std::int64_t document_tokens = 0;  // mean length of the documents that the tokens of a sequence see; 0: one document
   friend bool operator==(const Training&, const Training&) = default;
 };
 
@@ -602,6 +603,14 @@ void visit_fields(Visitor&& visit, T& training) {
          .flag = "--seq",
          .most = kMostOfTraining},
         training.sequence);
+  visit({.name = "training/document_tokens",
+         .help = "tokens of a document, where several are packed into a sequence and attention stays inside each; of "
+                 "unequal ones, the sum of squares / the sum; 0: one document",
+         .default_text = "0",
+         .least = 0,
+         .most = kMostOfTraining,
+         .in_reports = InReports::kOptional},
+        training.document_tokens);
   visit({.name = "training/dtype", .help = "number format of products; from fp8 on, all else stays in bf16"},
         training.precision);
   visit({.name = "training/mtp",

@@ -216,22 +216,23 @@ BlockStep heads(const Shape& shape) {
   return step;
 }
 
-// The fused core of one rank.
+// The fused core of one rank. Each document is a sequence of its own.
 Attention fused_attention(const Shape& shape) {
   Attention attention;
-  attention.batch = shape.micro_batch;
+  attention.batch = shape.micro_batch * shape.documents;
   attention.heads = shape.heads;
   attention.kv_heads = key_heads(shape);
-  attention.query_length = attention.key_length = shape.sequence;
+  attention.query_length = attention.key_length = shape.document_tokens;
   attention.head_dim = shape.query_dim;
   attention.value_dim = shape.value_dim;
   attention.causal = !shape.model->bidirectional;
   attention.library = shape.plan->attention_library;
   const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
-  if (window == 0 || window >= shape.sequence) return attention;
+  const std::int64_t tokens = shape.document_tokens;
+  if (window == 0 || window >= tokens) return attention;
   if (shape.model->chunked_attention) {
     // Each chunk is a sequence of its own. A last chunk that is shorter counts as equal ones do with as many pairs.
-    const std::int64_t chunks = (shape.sequence + window - 1) / window, last = shape.sequence - (chunks - 1) * window;
+    const std::int64_t chunks = (tokens + window - 1) / window, last = tokens - (chunks - 1) * window;
     const auto squared = [](std::int64_t length) { return static_cast<double>(length) * static_cast<double>(length); };
     attention.batch *= chunks;
     attention.query_length = attention.key_length = std::llround(
@@ -252,7 +253,8 @@ void add_core(const Shape& shape, BlockStep& step, Attention attention) {
 // ---- Context parallelism ----
 //
 // Each rank holds two parts of the sequence, one from its beginning and one from its end, so that all ranks have the
-// same work under a causal mask (Brandon et al. 2023, arXiv 2311.09431; Megatron-Core, get_batch_on_this_cp_rank).
+// same work under a causal mask (Brandon et al. 2023, arXiv 2311.09431; Megatron-Core, get_batch_on_this_cp_rank). Of
+// packed documents, a ring divides each (TransformerEngine, context_parallel.py, sequences in the format thd).
 
 // The parts of the keys in a ring that a rank computes: first its own, then others, all of the same size.
 struct RingParts {
@@ -263,9 +265,9 @@ struct RingParts {
 // chunk, the pieces before them.
 RingParts chunked_ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
   RingParts ring{whole, {}, 0};
-  const std::int64_t piece = shape.sequence / (2 * parts);
+  const std::int64_t piece = std::max<std::int64_t>(1, shape.document_tokens / (2 * parts));
   const double pairs = attended_pairs(whole) * static_cast<double>(whole.batch) / static_cast<double>(parts);
-  ring.own.batch = 2 * shape.micro_batch;
+  ring.own.batch = 2 * shape.micro_batch * shape.documents;
   ring.own.query_length = ring.own.key_length = piece;
   if (piece >= whole.query_length) {  // whole chunks: as many as the rank has of them
     ring.own.batch = std::max<std::int64_t>(1, whole.batch / parts);
@@ -286,8 +288,9 @@ RingParts chunked_ring_parts(const Shape& shape, Attention whole, std::int64_t p
 RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
   RingParts ring{whole, {}, parts - 1};
   if (parts == 1) return ring;
-  const std::int64_t local = shape.sequence / parts, window = whole.window;
-  if (whole.query_length < shape.sequence) return chunked_ring_parts(shape, whole, parts);
+  const std::int64_t tokens = shape.document_tokens, window = whole.window;
+  const std::int64_t local = std::max<std::int64_t>(1, tokens / parts);
+  if (whole.query_length < tokens) return chunked_ring_parts(shape, whole, parts);
   ring.own.query_length = ring.own.key_length = local;
   if (window >= local) ring.own.window = 0;
   ring.other = ring.own;
@@ -301,7 +304,7 @@ RingParts ring_parts(const Shape& shape, Attention whole, std::int64_t parts) {
   if (ring.others == 0) return ring;
   // Queries of the middle of the sequence: no rank sees more keys.
   whole.query_length = local;
-  whole.key_length = whole.causal ? (shape.sequence + local) / 2 : shape.sequence;
+  whole.key_length = whole.causal ? (tokens + local) / 2 : tokens;
   const double left = attended_pairs(whole) - attended_pairs(ring.own);
   ring.other.key_length =
       std::max<std::int64_t>(1, std::llround(left / static_cast<double>(ring.others * ring.other.query_length)));
@@ -378,12 +381,13 @@ void divided_core(const Shape& shape, BlockStep& step) {
 }
 
 // Keys that the two parts of a rank's sequence look at, one after the other: under a causal mask those before and in
-// the part, of a window no more than it is long.
+// the part, of a window or a document no more than it is long.
 std::int64_t keys_of_parts(const Shape& shape) {
   const std::int64_t part = (shape.sequence / shape.cp + 1) / 2;
   const std::int64_t all = shape.model->bidirectional ? 2 * shape.sequence : shape.sequence + part;
   const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
-  return window > 0 ? std::min(all, 2 * (window + part)) : all;
+  const std::int64_t reach = window > 0 ? std::min(window, shape.document_tokens) : shape.document_tokens;
+  return std::min(all, 2 * (reach + part));
 }
 
 // Queries of this rank against the keys of all ranks, under a causal mask half of them: a rank has a part from the
@@ -404,11 +408,13 @@ void gathered_core(const Shape& shape, BlockStep& step) {
   };
   Attention attention = fused_attention(shape);
   const std::int64_t local = shape.sequence / shape.cp;
-  if (attention.query_length == shape.sequence) {
+  const bool whole = attention.query_length == shape.sequence;
+  if (whole) {
     attention.query_length = local;
     attention.key_length = attention.causal ? (shape.sequence + local) / 2 : shape.sequence;
   }
-  const double seen = attended_pairs(attention) / static_cast<double>(attention.query_length);
+  const double queries = static_cast<double>(whole ? local : shape.sequence) * static_cast<double>(shape.micro_batch);
+  const double seen = attended_pairs(attention) * static_cast<double>(attention.batch) / queries;
   attention.batch = shape.micro_batch;
   attention.query_length = local;
   attention.key_length =

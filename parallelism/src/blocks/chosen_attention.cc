@@ -44,7 +44,7 @@ BlockStep index(const Shape& shape) {
         kernel(shape, name, Elementwise{Elementwise::kRope, rows * heads * mla.rope_head_dim, 1, 1, 3}));
   }
   gather_context(shape, step.forward, "attention.index.keys", rows, of.head_dim);
-  choose_keys(shape, step, rows, shape.sequence);
+  choose_keys(shape, step, rows, shape.document_tokens);
   step.again = step.drops_for_input_gradient = set_of(RecomputeModule::kCoreAttention);
   return step;
 }
@@ -97,7 +97,8 @@ void chosen_latent_core(const Shape& shape, Block& block) {
   keys_up.drops_for_weight_gradient |= kUp;
   block.steps.push_back(std::move(keys_up));
   block.steps.push_back(heads(shape));
-  BlockStep core = chosen_core(shape, chosen_keys(shape, shape.sequence), mla.kv_rank + mla.rope_head_dim, mla.kv_rank);
+  BlockStep core =
+      chosen_core(shape, chosen_keys(shape, shape.document_tokens), mla.kv_rank + mla.rope_head_dim, mla.kv_rank);
   core.drops_for_weight_gradient = kUp;
   block.steps.push_back(std::move(core));
   // Megatron-Core counts it to the core.

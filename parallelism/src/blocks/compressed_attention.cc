@@ -42,10 +42,10 @@ struct CompressedSizes {
   std::int64_t compressed(std::int64_t tokens) const {
     return ratio == 0 ? 0 : std::max<std::int64_t>(1, tokens / ratio);
   }
-  std::int64_t window(const Shape& shape) const { return std::min(shape.sequence, shape.model->sliding_window); }
+  std::int64_t window(const Shape& shape) const { return std::min(shape.document_tokens, shape.model->sliding_window); }
   // Slots for compressed keys that the core has for each query.
   std::int64_t slots(const Shape& shape) const {
-    const std::int64_t all = compressed(shape.sequence);
+    const std::int64_t all = compressed(shape.document_tokens);
     return is_sparse() ? blocks::chosen_keys(shape, all) : all;
   }
 };
@@ -81,7 +81,7 @@ BlockStep index(const Shape& shape, const CompressedSizes& size) {
   step.parameters.dense += static_cast<double>(size.ratio * columns + width);
   blocks::gather(shape, step.forward, "attention.index.keys", bytes_of(shape, keys, width) * units::B);
   blocks::gather_context(shape, step.forward, "attention.index.keys", keys, width);
-  blocks::choose_keys(shape, step, own, size.compressed(shape.sequence));
+  blocks::choose_keys(shape, step, own, size.compressed(shape.document_tokens));
   blocks::gather(shape, step.forward, "attention.index.top_k", step.kept_for_input_gradient * units::B);
   return step;
 }

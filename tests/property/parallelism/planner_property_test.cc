@@ -98,6 +98,7 @@ Question any_question() {
   plan.loss_metrics = any_of({0, 0, 1, 2});
   q.training = {any_of({1, 2, 3, 4}) * plan.dp * any_of({1, 2, 4}), any_of({1, 2}), any_of({64, 128}), Precision::kBf16,
                 model.prediction_layers > 0 && coin()};
+  q.training.document_tokens = any_of({0, 0, 1, 24, 64, 200});
   if (coin()) {
     plan.pipeline_layout = any_layout(model, plan, q.training.mtp,
                                       [](std::int64_t most) { return *rc::gen::inRange<std::int64_t>(0, most); });

@@ -1380,6 +1380,68 @@ TEST(Attention, TheLastChunkMayBeShorter) {
   EXPECT_NEAR(pairs / (3 * 128 * 128 / 2.0 + 64 * 64 / 2.0), 1, 0.02);
 }
 
+// Packed documents: attention is that of as many sequences of a document's length, whole or around a ring or with
+// exchanged heads; all else sees as many tokens.
+TEST(Attention, DocumentsAreSequences) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  const Training packed{
+      .global_batch = 4, .micro_batch = 2, .sequence = 1024, .precision = Precision::kBf16, .document_tokens = 256};
+  const Training apart{.global_batch = 16, .micro_batch = 8, .sequence = 256, .precision = Precision::kBf16};
+  const auto is_same = [](const std::vector<Call>& a, const std::vector<Call>& b) {
+    return std::ranges::equal(a, b, [](const Call& x, const Call& y) { return x.name == y.name && x.what == y.what; });
+  };
+  for (const bool chunked : {false, true}) {
+    for (const std::int64_t window : {0, 64, 512}) {
+      model.sliding_window = window;
+      model.chunked_attention = chunked && window > 0;
+      for (const auto& [cp, exchange] :
+           {std::pair{1, ContextExchange::kRing}, {4, ContextExchange::kRing}, {4, ContextExchange::kAllToAll}}) {
+        const ParallelPlan plan{.cp = cp, .cp_comm = exchange};
+        const Block one = attention_block(Shape(model, plan, packed)),
+                    other = attention_block(Shape(model, plan, apart));
+        ASSERT_EQ(one.steps.size(), other.steps.size());
+        for (std::size_t i = 0; i < one.steps.size(); ++i) {
+          EXPECT_TRUE(is_same(one.steps[i].forward, other.steps[i].forward)) << one.steps[i].name << window << cp;
+          EXPECT_TRUE(is_same(one.steps[i].input_gradient, other.steps[i].input_gradient)) << one.steps[i].name;
+          EXPECT_DOUBLE_EQ(one.steps[i].kept_for_input_gradient, other.steps[i].kept_for_input_gradient);
+        }
+      }
+    }
+  }
+}
+
+// Documents of other lengths than a part of the sequence: as many pairs as tokens times the length that each sees.
+TEST(Attention, DocumentsHaveTheirLengthForEachToken) {
+  const Model model = llama(1, 512, 8, 8, 1024);
+  const auto pairs = [&](std::int64_t document, const ParallelPlan& plan) {
+    const Block block = attention_block(Shape(model, plan,
+                                              {.global_batch = 1,
+                                               .micro_batch = 1,
+                                               .sequence = 8192,
+                                               .precision = Precision::kBf16,
+                                               .document_tokens = document}));
+    double sum = 0;
+    for (const Call& call : step(block, "attention.core").forward) {
+      const auto* op = std::get_if<Operator>(&call.what);
+      const auto* flash = op != nullptr ? std::get_if<Attention>(&op->kind) : nullptr;
+      if (flash != nullptr) {
+        sum += attended_pairs(*flash) * static_cast<double>(flash->batch) * static_cast<double>(flash->heads);
+      }
+    }
+    return sum / 8;
+  };
+  for (const std::int64_t document : {100, 1000, 3000, 5000, 8191}) {
+    EXPECT_NEAR(pairs(document, {}) / (8192.0 * static_cast<double>(document) / 2), 1, 0.02) << document;
+    for (const ContextExchange exchange :
+         {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
+      EXPECT_NEAR(pairs(document, {.cp = 4, .cp_comm = exchange}) / pairs(document, {}), 0.25, 0.02)
+          << document << enumerator_name(exchange);
+    }
+  }
+  EXPECT_EQ(pairs(0, {}), pairs(8192, {}));
+  EXPECT_EQ(pairs(100'000, {}), pairs(8192, {}));
+}
+
 // gpt-oss: each row gets its expert's bias, whose gradient is a sum over rows. Megatron-Core's first product adds it.
 TEST(Experts, HaveBiases) {
   Model model = llama(1, 512, 8, 8, 1024);

@@ -73,6 +73,7 @@ std::vector<Plan> plans() {
 // Each with values that are not the default.
 const std::vector<FieldValues>& options() {
   static const std::vector<FieldValues> all = {
+      {"training/document_tokens", {"256", "4096"}},
       {"plan/etp", {"1"}},
       {"plan/expert_dispatch", {"deepep", "all-gather"}},
       {"plan/expert_imbalance", {"1.5"}},
