@@ -161,17 +161,25 @@ std::vector<Candidate> divisions(const Scenario& from, const Session& session) {
   return found;
 }
 
+// Larger ones may need that all is recomputed, which pays where each pass gathers the weights.
 std::vector<Candidate> microbatches(const Scenario& from) {
   std::vector<Candidate> found;
-  for (const std::int64_t size : {2 * from.training.micro_batch, from.training.micro_batch / 2}) {
-    if (size < 1) continue;
-    Candidate candidate{fmt::format("microbatches of {} sequences", size),
-                        {assignment("training/micro_batch", size)},
-                        from.plan,
-                        from.training,
-                        from.host};
+  const auto add = [&](std::int64_t size, std::string change, const ParallelPlan& plan) {
+    Candidate candidate = with_plan(from, std::move(change), plan);
+    candidate.set.push_back(assignment("training/micro_batch", size));
     candidate.training.micro_batch = size;
     found.push_back(std::move(candidate));
+  };
+  const std::int64_t now = from.training.micro_batch;
+  for (const std::int64_t size : {2 * now, now / 2}) {
+    if (size >= 1) add(size, fmt::format("microbatches of {} sequences", size), from.plan);
+  }
+  ParallelPlan again = from.plan;
+  set_recomputation(again, {Recompute::kFull});
+  if (!shards_weights(from.plan) || again == from.plan || from.plan.passes == Passes::kForward) return found;
+  for (const std::int64_t size : {2 * now, 4 * now, 8 * now}) {
+    add(size, fmt::format("microbatches of {} sequences, and compute all activations again", size), again);
+    found.back().elaborate = true;
   }
   return found;
 }
@@ -280,6 +288,23 @@ std::vector<Candidate> exchanges(const Scenario& from) {
   return found;
 }
 
+// Each rank holds fewer experts, and tokens travel to them.
+std::vector<Candidate> experts(const Scenario& from) {
+  std::vector<Candidate> found;
+  if (!from.model.moe) return found;
+  for (std::int64_t ranks = 2 * from.plan.ep; ranks <= from.model.moe->experts; ranks *= 2) {
+    ParallelPlan plan = from.plan;
+    plan.ep = ranks;
+    found.push_back(with_plan(from, "spread the experts over more ranks", plan));
+  }
+  if (from.plan.ep % 2 == 0) {
+    ParallelPlan plan = from.plan;
+    plan.ep /= 2;
+    found.push_back(with_plan(from, "spread the experts over fewer ranks", plan));
+  }
+  return found;
+}
+
 // How ranks of a context exchange keys and values.
 std::vector<Candidate> contexts(const Scenario& from) {
   std::vector<Candidate> found;
@@ -335,7 +360,7 @@ std::vector<Candidate> degrees(const Scenario& from) {
     candidate.plan.tp = tp;
     candidate.plan.pp = pp;
     candidate.plan.dp = dp;
-    candidate.plan.sequence_parallel = tp > 1 && (from.plan.sequence_parallel || from.plan.tp == 1);
+    candidate.plan.sequence_parallel = tp > 1 && usual_sequence_parallel(from);
     candidate.plan.overlap_tp = tp > 1 && from.plan.overlap_tp;
     if (pp != from.plan.pp) candidate.plan.pipeline_layout = {};
     if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
@@ -363,13 +388,9 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,    divisions,
-    of_plan<microbatches>, of_plan<recomputations>,
-    of_plan<sharings>,     of_plan<less_sharing>,
-    of_plan<overlaps>,     of_plan<whole_activations>,
-    of_plan<exchanges>,    of_plan<contexts>,
-    of_plan<launches>,     of_plan<vocabularies>,
-    of_plan<kernels>,      of_plan<degrees>};
+    of_plan<pipelines>,    divisions,         of_plan<microbatches>,      of_plan<recomputations>, of_plan<sharings>,
+    of_plan<less_sharing>, of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>,      of_plan<experts>,
+    of_plan<contexts>,     of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,        of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

@@ -71,7 +71,7 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
   all = varied(all, doublings(plan.tp, scenario.cluster.gpus_per_node()), [&](Remedy& each, int steps) {
     each.plan.tp <<= steps;
-    each.plan.sequence_parallel = plan.sequence_parallel || plan.tp == 1;
+    each.plan.sequence_parallel = usual_sequence_parallel(scenario);
     each.cost += kDoubleTp * steps;
   });
   all = varied(all, doublings(plan.pp, scenario.model.layers), [](Remedy& each, int steps) {

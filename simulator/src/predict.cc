@@ -158,6 +158,7 @@ void set_host_range(const HostRange& range, std::vector<PathEntry>& path) {
   PathEntry all;
   all.name = kHostLaunches;
   all.kind = kWaitKind;
+  all.forecast.bound = Bound::kLaunch;
   std::erase_if(path, [&all](const PathEntry& entry) {
     if (entry.name != kHostLaunches) return false;
     all.count += entry.count;

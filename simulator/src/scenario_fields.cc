@@ -353,12 +353,21 @@ std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t ti
   const ParallelPlan& plan = scenario.plan;
   std::vector<std::int64_t> sizes;
   const std::int64_t all = replicas(plan, false);
-  for (std::int64_t size = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp); size < all;
-       size *= times) {
+  std::int64_t least = std::max<std::int64_t>(2, scenario.cluster.gpus_per_node() / plan.tp);
+  while (least / times >= 2) least /= times;
+  for (std::int64_t size = least; size < all; size *= times) {
     if (all % size != 0 || (scenario.model.moe && replicas(plan, true) % (all / size) != 0)) continue;
     sizes.push_back(size);
   }
   return sizes;
+}
+
+bool usual_sequence_parallel(const Scenario& scenario) {
+  constexpr std::string_view kSequenceParallel = "plan/sequence_parallel";
+  if (scenario.plan.tp > 1 || scenario.named.names.contains(kSequenceParallel)) return scenario.plan.sequence_parallel;
+  return std::none_of(scenario.framework_only.begin(), scenario.framework_only.end(), [&](const FieldLimit& limit) {
+    return limit.field == kSequenceParallel && limit.when.empty() && !limit.allows(field_text(true));
+  });
 }
 
 Recomputation recomputation_of(const ParallelPlan& plan) {

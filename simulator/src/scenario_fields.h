@@ -68,9 +68,13 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario);
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
 void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 
-// Sizes of sets of replicas that share weights (HSDP): as many as a node has, `times` as many, and so on, below all.
-// Replicas of experts make as many sets.
+// Sizes of sets of replicas that share weights (HSDP): as many as a node has, `times` as many, and so on, below all;
+// and as many of a node's, divided by `times` and so on. Replicas of experts make as many sets.
 std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t times);
+
+// Whether sequence parallelism comes with tensor parallelism, if a plan gets it: not where the user or the framework is
+// against it.
+bool usual_sequence_parallel(const Scenario& scenario);
 
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.

@@ -499,8 +499,22 @@ TEST(Resolve, AdviceCanBeAddedToAPlan) {
   // DeepEP needs experts that are not divided.
   experts.set("model", "deepseek-v2-lite").set("plan/tp", 2).set("plan/dp", 16).set("plan/ep", 16);
   experts.set("training/global_batch", 256);
-  for (const auto& [spec, field] : {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch"),
-                                    std::pair(chunks, "plan/vpp"), std::pair(named, "plan/overlap_p2p")}) {
+  // Where gathers of weights are most of the step: larger microbatches, which need recomputation; experts apart; fewer
+  // replicas that share weights. DeepSpeed has tensor parallelism without that of sequences.
+  ScenarioSpec gathered, apart, few, zero;
+  for (ScenarioSpec* each : {&gathered, &apart}) {
+    each->set("model", "gpt-oss-20b").set("machine/gpu", "a100-pcie-80gb").set("framework", "torchtitan");
+    each->set("plan/dp", 16).set("training/global_batch", 128).set("training/sequence", 8192);
+  }
+  apart.set("plan/recompute", "full");
+  few.set("model", "llama3.2-1b").set("machine/gpu", "l40s").set("framework", "fsdp").set("plan/dp", 8);
+  few.set("training/micro_batch", 2).set("training/global_batch", 64).set("training/sequence", 4096);
+  zero.set("model", "llama3-8b").set("framework", "deepspeed").set("plan/dp", 8).set("plan/recompute", "full");
+  zero.set("machine/gpu", "rtx-pro-6000").set("training/global_batch", 8).set("training/sequence", 4096);
+  for (const auto& [spec, field] :
+       {std::pair(dense, "plan/vpp"), std::pair(experts, "plan/expert_dispatch"), std::pair(chunks, "plan/vpp"),
+        std::pair(named, "plan/overlap_p2p"), std::pair(gathered, "training/micro_batch"), std::pair(apart, "plan/ep"),
+        std::pair(few, "plan/shard"), std::pair(zero, "plan/tp")}) {
     const auto report = simulate(resolved(spec));
     ASSERT_TRUE(report) << to_text(report.error());
     int changes = 0;
@@ -548,6 +562,19 @@ TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
   spec.set("model", "qwen3-235b-a22b").set("machine/gpu", "gb200").set("framework", "deepspeed").set("plan/dp", 4);
   spec.set("plan/etp", 1).set("plan/zero", "0").set("training/global_batch", 4).set("training/sequence", 1024);
   expect_that_the_remedy_fits(std::move(spec));
+}
+
+// DeepSpeed's tensor parallelism does not divide sequences: that is no reason to do without it.
+TEST(Resolve, ARemedyUnderDeepSpeedDividesProducts) {
+  ScenarioSpec spec;
+  spec.set("model", "qwen3-14b").set("machine/gpu", "rtx-4090").set("framework", "deepspeed").set("plan/dp", 8);
+  spec.set("plan/recompute", "full").set("plan/offload_optimizer", 1.0);
+  spec.set("training/global_batch", 64).set("training/sequence", 4096);
+  const auto [report, again] = remedied(spec);
+  EXPECT_TRUE(again->fits);
+  EXPECT_GT(again->scenario.plan.tp, 1);
+  EXPECT_FALSE(again->scenario.plan.sequence_parallel);
+  EXPECT_THAT(again->warnings, ::testing::Each(::testing::Field(&Warning::code, ::testing::Ne("not_in_framework"))));
 }
 
 // Whoever sets sequence parallelism does not leave it to tp: a remedy says what it needs.

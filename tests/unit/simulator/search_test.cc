@@ -299,7 +299,7 @@ TEST(SearchSpace, SetsOfReplicasAreVaried) {
     if (shares_weights) sets[scenario.plan.tp].insert(scenario.plan.shard);
     return true;
   });
-  EXPECT_THAT(sets[1], ElementsAre(0, 8, 32));
+  EXPECT_THAT(sets[1], ElementsAre(0, 2, 8, 32));
   EXPECT_THAT(sets[4], ElementsAre(0, 2, 8));
 }
 
@@ -317,7 +317,7 @@ TEST(SearchSpace, TheSetsOfAPlanAreOneChoiceOfMany) {
   EXPECT_THAT(sets["0"], ElementsAre(0));
   EXPECT_THAT(sets["1"], ElementsAre(0, 8));
   EXPECT_THAT(sets["2"], ElementsAre(0, 8));
-  EXPECT_THAT(sets["3"], ElementsAre(0, 8));
+  EXPECT_THAT(sets["3"], ElementsAre(0, 2, 8));
 }
 
 // Chunks that are given hold for plans of one stage, too, where they change nothing.
@@ -352,7 +352,7 @@ TEST(SearchSpace, ASwitchWithoutEffectStaysAsItIs) {
 TEST(SearchSpace, OverlapIsVariedWhereThereIsSomethingToOverlap) {
   const auto plans_by_stage = [](SearchRequest made) {
     made.fixed.set("plan/recompute", "none").set("training/micro_batch", 1).set("plan/sequence_parallel", "on");
-    made.fixed.set("plan/schedule", "1f1b");
+    made.fixed.set("plan/schedule", "1f1b").set("plan/shard", 0);
     std::map<std::string, std::set<std::pair<bool, bool>>> overlaps;
     std::size_t plans = 0;
     space(std::move(made))->for_each([&](const Scenario& scenario) {
