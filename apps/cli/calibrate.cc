@@ -206,9 +206,10 @@ Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
         count == 1 ? "tells" : "tell", measured.places[fitted->left_out.front()], count == 1 ? "" : ", ...");
   }
   const std::string summary = fmt::format(
-      "{} rows, {} curves for cluster {} in {}\n{}  mean error on these rows: {:.1f} % before, {:.1f} % "
+      "{} rows, {} curve{} for cluster {} in {}\n{}  mean error on these rows: {:.1f} % before, {:.1f} % "
       "after (the rows of the fit, none is held out)\n",
-      rows.size(), fitted->curves.size(), cluster.id, request.output, left_out, 100 * before, 100 * after);
+      rows.size(), fitted->curves.size(), fitted->curves.size() == 1 ? "" : "s", cluster.id, request.output, left_out,
+      100 * before, 100 * after);
   return Calibrated{summary,
                     {{"schema", "ns-dist/calibrate/1"},
                      {"cluster", cluster.id},

@@ -18,6 +18,7 @@ Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) 
   for (const CalibrationStep& step : curve.steps) {
     correction.add({knot_coordinate(step.modeled / units::s), step.height});
   }
+  if (curve.blurred) correction = correction.blurred();
   Corrected corrected{correction, curve.deviation, curve.deviation_short, source, true};
   corrected.own = !curve.cluster.empty();
   corrected.least_bytes = curve.least / units::B, corrected.most_bytes = curve.most / units::B;
@@ -155,20 +156,30 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
     if (present) add_scale_up(calibration, cluster, link_class);
   }
   for (const CalibrationCurve& curve : calibration.curves) {
-    if (curve.fabric == name_of(LinkClass::kNetwork) && !curve.cluster.empty() && curve.cluster == cluster.id) {
-      Shape& shape =
-          across_nodes_.emplace_back(Shape{curve.kind, curve.ranks, corrected_of(curve, Corrected::Source::kMeasured)});
-      shape.corrected.ranks_per_node = curve.ranks_per_node;
-    }
+    const auto link_class = link_class_named(curve.fabric);
+    if (!link_class || curve.cluster.empty() || curve.cluster != cluster.id) continue;
+    if (in_table(*link_class, curve.ranks)) continue;
+    Shape& shape =
+        own_.emplace_back(Shape{curve.kind, *link_class, curve.in_switch ? Transport::kSwitch : Transport::kMessages,
+                                curve.integer, curve.ranks, corrected_of(curve, Corrected::Source::kMeasured)});
+    if (*link_class == LinkClass::kNetwork) shape.corrected.ranks_per_node = curve.ranks_per_node;
   }
-  for (Shape& shape : across_nodes_) {
+  for (Shape& shape : own_) {
     shape.corrected.least_ranks = shape.corrected.most_ranks = shape.ranks;
-    for (const Shape& other : across_nodes_) {
-      if (other.kind != shape.kind || other.corrected.ranks_per_node != shape.corrected.ranks_per_node) continue;
+    for (const Shape& other : own_) {
+      if (other.kind != shape.kind || other.link_class != shape.link_class ||
+          other.corrected.ranks_per_node != shape.corrected.ranks_per_node) {
+        continue;
+      }
       shape.corrected.least_ranks = std::min(shape.corrected.least_ranks, other.ranks);
       shape.corrected.most_ranks = std::max(shape.corrected.most_ranks, other.ranks);
     }
   }
+}
+
+bool Calibration::in_table(LinkClass link_class, std::int64_t ranks) {
+  const bool scale_up = link_class == LinkClass::kNvlink || link_class == LinkClass::kPcie;
+  return scale_up && ranks <= static_cast<std::int64_t>(kMostMeasuredRanks);
 }
 
 std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool integer) {
@@ -268,37 +279,41 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
 
 const Corrected* Calibration::find(const Call& call, Transport transport) const {
   if (call.torus()) return nullptr;  // all that was measured goes through switches, or between all pairs
-  const Tier& outermost = call.placement->outermost();
-  switch (call.link(outermost).link_class) {
-    case LinkClass::kNvlink:
-    case LinkClass::kPcie: {
-      const auto& table = scale_up_[call.link(outermost).link_class == LinkClass::kNvlink ? 0 : 1];
-      if (table.empty()) return nullptr;
-      const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostMeasuredRanks + 1);
-      const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];
-      return found.found ? &found : nullptr;
-    }
-    case LinkClass::kNetwork: {
-      const Corrected* nearest = nullptr;
-      double least = 0;
-      for (const Shape& shape : across_nodes_) {
-        if (shape.kind != call.kind) continue;
-        // The ranks of a node matter more than the number of nodes.
-        constexpr double kWeight = 100;  // derived: more than any difference of ranks, 63 doublings
-        const double distance = kWeight * std::fabs(std::log2(static_cast<double>(shape.corrected.ranks_per_node) /
-                                                              static_cast<double>(per_node(call)))) +
-                                std::fabs(std::log2(static_cast<double>(shape.ranks) / call.ranks()));
-        if (!nearest || distance < least) {
-          nearest = &shape.corrected;
-          least = distance;
-        }
-      }
-      return nearest;
-    }
-    case LinkClass::kXgmi:
-      return nullptr;
+  const LinkClass link_class = call.link(call.placement->outermost()).link_class;
+  if (!in_table(link_class, call.placement->ranks)) {
+    if (const Corrected* own = nearest_own(call, transport)) return own;
   }
-  return nullptr;
+  if (link_class != LinkClass::kNvlink && link_class != LinkClass::kPcie) return nullptr;
+  const auto& table = scale_up_[link_class == LinkClass::kNvlink ? 0 : 1];
+  if (table.empty()) return nullptr;
+  const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostMeasuredRanks + 1);
+  const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];
+  return found.found ? &found : nullptr;
+}
+
+const Corrected* Calibration::nearest_own(const Call& call, Transport transport) const {
+  const LinkClass link_class = call.link(call.placement->outermost()).link_class;
+  const bool network = link_class == LinkClass::kNetwork;  // one curve there holds for both transports
+  const Corrected* nearest = nullptr;
+  double least = 0;
+  for (const Shape& shape : own_) {
+    if (shape.kind != call.kind || shape.link_class != link_class || (!network && shape.transport != transport)) {
+      continue;
+    }
+    // The ranks of a node matter more than the number of ranks, and this more than the elements.
+    constexpr double kOfNode = 100, kOfElements = 1e-3;  // derived: there are at most 63 doublings of ranks
+    double distance = std::fabs(std::log2(static_cast<double>(shape.ranks) / call.ranks()));
+    if (network) {
+      distance += kOfNode * std::fabs(std::log2(static_cast<double>(shape.corrected.ranks_per_node) /
+                                                static_cast<double>(per_node(call))));
+    }
+    if (shape.integer != call.integer) distance += kOfElements;
+    if (!nearest || distance < least) {
+      nearest = &shape.corrected;
+      least = distance;
+    }
+  }
+  return nearest;
 }
 
 }  // namespace ns_dist::network

@@ -65,15 +65,22 @@ class Calibration {
 
   struct Shape {
     CollectiveKind kind = CollectiveKind::kAllReduce;
+    LinkClass link_class = LinkClass::kNetwork;
+    Transport transport = Transport::kMessages;
+    bool integer = false;
     std::int64_t ranks = 2;
     Corrected corrected;
   };
+  // The nearest of `own_` to a call, on its outermost level; null: there is none.
+  const Corrected* nearest_own(const Call& call, Transport transport) const;
 
   void add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class);
   static std::size_t row(CollectiveKind kind, Transport transport, bool integer);
+  // Whether scale_up_ has an entry for groups of so many ranks.
+  static bool in_table(LinkClass link_class, std::int64_t ranks);
 
   std::array<std::vector<ByRanks>, 2> scale_up_;  // NVLink, PCIe: by row; empty when the cluster has no such level
-  std::vector<Shape> across_nodes_;               // of this very cluster
+  std::vector<Shape> own_;                        // of this very cluster: all but groups that scale_up_ holds
 };
 
 }  // namespace ns_dist::network

@@ -7,6 +7,7 @@
 
 #include "correction.h"
 #include "embedded_curves.h"
+#include "links.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/network_fit.h"
 
@@ -28,6 +29,12 @@ CalibrationCurve read_curve(JsonReader& reader) {
   curve.cluster = reader.text("cluster", Presence::kOptional);
   curve.gpu = reader.text("gpu", Presence::kOptional);
   curve.fabric = reader.text("fabric");
+  if (!network::link_class_named(curve.fabric)) {
+    std::vector<std::string_view> known;
+    for (const network::LinkClass each : network::kLinkClasses) known.push_back(network::name_of(each));
+    reader.note("fabric", fmt::format("no kind of link is called \"{}\"", curve.fabric),
+                fmt::format("one of {}", fmt::join(known, ", ")));
+  }
   curve.architecture = reader.text("architecture", Presence::kOptional);
   curve.link = reader.number("link_gb_per_s", 0, kFastestLink, Presence::kOptional, 0) * (units::GB / units::s);
   curve.kind = reader.enumerator<CollectiveKind>("collective");
@@ -35,6 +42,7 @@ CalibrationCurve read_curve(JsonReader& reader) {
   curve.ranks_per_node = reader.integer("ranks_per_node", 1, kLargestGroup);
   curve.in_switch = reader.boolean("in_switch", false);
   curve.integer = reader.boolean("integer", false);
+  curve.blurred = reader.boolean("blurred", false);
   for (const std::vector<double>& step : reader.number_rows("steps", 2, 0, kLongest, Presence::kOptional)) {
     if (step.size() == 2 && step[0] > 0 && step[1] > 0 && step[1] < 10) {
       curve.steps.push_back({step[0] * units::us, step[1]});
@@ -95,6 +103,7 @@ std::string to_json(const NetworkCalibration& calibration) {
     }
     if (curve.in_switch) text += "     \"in_switch\": true,\n";
     if (curve.integer) text += "     \"integer\": true,\n";
+    if (curve.blurred) text += "     \"blurred\": true,\n";
     if (!curve.steps.empty()) {
       text += "     \"steps\": [";
       for (std::size_t i = 0; i < curve.steps.size(); ++i) {

@@ -78,4 +78,6 @@ Correction Correction::blurred() const {
   return result;
 }
 
+bool Correction::is_blurred() const { return step_count_ > 0 && steps_.front().width != kStepWidth; }
+
 }  // namespace ns_dist::network

@@ -50,6 +50,7 @@ class Correction {
   // For other collectives or numbers of ranks than the measured ones, whose protocols change at another time: steps
   // rise over an octave of time, as far apart as the sizes that were measured.
   Correction blurred() const;
+  bool is_blurred() const;
 
  private:
   Knots log_ratio_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -31,7 +32,11 @@ Generation nccl_generation_of(std::string_view architecture);
 // Fabrics that behave alike; measured corrections are kept per class and generation.
 enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
 
+inline constexpr std::array kLinkClasses = {LinkClass::kNvlink, LinkClass::kPcie, LinkClass::kXgmi,
+                                            LinkClass::kNetwork};
+
 std::string_view name_of(LinkClass link_class);
+std::optional<LinkClass> link_class_named(std::string_view name);
 LinkClass link_class_of(FabricKind kind);
 
 inline constexpr std::int64_t kOpenRing = -1;

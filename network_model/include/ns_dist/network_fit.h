@@ -49,6 +49,7 @@ struct CalibrationCurve {
   bool integer = false;    // for reductions of integers
   std::vector<double> log_ratio;
   std::vector<CalibrationStep> steps;
+  bool blurred = false;  // steps rise over an octave: they are those of other numbers of ranks
   // Standard deviation of ln(measured / forecast) on held-out sizes (each size of each machine in turn): of messages
   // from 1 MiB on, and of shorter ones.
   double deviation = 0, deviation_short = 0;

@@ -218,8 +218,8 @@ void describe(CalibrationCurve& curve, const Curve& fitted, const std::vector<Po
   }
 }
 
-// The deviation of a few measurements is uncertain: the deviation of the base, or kUnknownDeviation without a base,
-// counts as four of them.
+// The deviation of a few measurements is uncertain: the deviation of the base counts as four of them, or
+// kUnknownDeviation without a base, or where the base's is a doubt about the route, which a measurement ends.
 constexpr double kUnknownDeviation = 0.15;
 double deviation_of_few(double measured, std::size_t count, double prior) {
   constexpr double kPrior = 4;
@@ -433,16 +433,18 @@ std::vector<CalibrationCurve> curves_over_base(const Groups& groups, double grou
       const network::Corrected* base = group.base[in_switch ? 1 : 0];
       curve.log_ratio.assign(difference.knots.begin(), difference.knots.end());
       curve.steps.clear();
+      curve.blurred = base && base->correction.is_blurred();
       if (base) {
         for (std::size_t k = 0; k < kKnots; ++k) curve.log_ratio[k] += base->correction.knots()[k];
         for (const network::Step& step : base->correction.steps()) {
           curve.steps.push_back({network::time_at(step.position) * units::s, step.height});
         }
       }
+      const bool known = base && base->source != network::Corrected::Source::kUnknownRoute;
       curve.deviation =
-          deviation_of_few(spread.deviation[0], spread.count[0], base ? base->deviation : kUnknownDeviation);
+          deviation_of_few(spread.deviation[0], spread.count[0], known ? base->deviation : kUnknownDeviation);
       curve.deviation_short =
-          deviation_of_few(spread.deviation[1], spread.count[1], base ? base->deviation_short : kUnknownDeviation);
+          deviation_of_few(spread.deviation[1], spread.count[1], known ? base->deviation_short : kUnknownDeviation);
       curves.push_back(curve);
     }
   }

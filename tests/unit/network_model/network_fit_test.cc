@@ -325,6 +325,50 @@ TEST(NetworkFit, ARowAcrossNodesIsCertainWhereItWasMeasured) {
   EXPECT_LT(of(8 * B, 16).low, plain->forecast({CollectiveKind::kAllReduce, 8 * B, {0, {{16, 1}}}})->latency);
 }
 
+// What was measured is forecast so, wherever it was: in a rack, between GPUs of AMD, and of integers across nodes.
+TEST(NetworkFit, EachRowOfItsOwnClusterIsReadAgain) {
+  struct Case {
+    const char* cluster;
+    CollectiveKind kind;
+    std::int64_t ranks, per_node;
+  };
+  for (const auto& [id, kind, ranks, per_node] :
+       {Case{"gb200-nvl72", CollectiveKind::kAllReduce, 36, 36}, Case{"gb200-nvl72", CollectiveKind::kAllToAll, 72, 72},
+        Case{"gb200-nvl72", CollectiveKind::kAllGather, 8, 8}, Case{"mi300x-node", CollectiveKind::kAllReduce, 8, 8},
+        Case{"dgx-h100", CollectiveKind::kReduceScatter, 16, 8}}) {
+    const Cluster cluster = *Catalog::built_in().cluster(id);
+    std::vector<CollectiveMeasurement> rows = forecast_rows(cluster, kind, ranks, per_node, {16, 64, 256}, 3);
+    if (kind == CollectiveKind::kReduceScatter) {
+      for (CollectiveMeasurement row : forecast_rows(cluster, kind, ranks, per_node, {16, 64, 256}, 9)) {
+        row.integer = true;
+        rows.push_back(row);
+      }
+    }
+    const auto fitted = fit_network(std::vector{cluster}, rows, over_builtin());
+    ASSERT_TRUE(fitted) << to_text(fitted.error());
+    const auto model = *make_network_model(cluster, with(before_builtin(*fitted)));
+    for (const CollectiveMeasurement& row : rows) {
+      const RankGroup group = *measured_group(cluster, row.ranks, row.ranks_per_node);
+      const Forecast forecast = *model->forecast({row.kind, row.size, group, row.integer});
+      EXPECT_NEAR(forecast.latency / row.latency, 1, 0.02) << id << row.ranks << row.integer;
+      EXPECT_FALSE(forecast.extrapolated) << id;
+    }
+  }
+}
+
+// Measurements end the doubt about the route of transfers.
+TEST(NetworkFit, AMeasuredRouteIsKnown) {
+  const Cluster cluster = *Catalog::built_in().cluster("rtx-4090-server");
+  const auto rows =
+      forecast_rows(cluster, CollectiveKind::kAllGather, 8, 8, {16, 32, 64, 128, 256, 512, 1024, 2048}, 1.5);
+  const auto fitted = *fit_network(std::vector{cluster}, rows, over_builtin());
+  const Collective call{CollectiveKind::kAllGather, 400 * MiB, {0, {{8, 1}}}};
+  const Forecast before = *(*make_network_model(cluster))->forecast(call);
+  const Forecast after = *(*make_network_model(cluster, with(before_builtin(fitted))))->forecast(call);
+  EXPECT_GT(before.high / before.low, 10);
+  EXPECT_LT(after.high / after.low, 1.5);
+}
+
 TEST(NetworkFit, UnmeasuredFamilyGetsPartOfWhatIsKnown) {
   const Cluster ampere = test::dgx_a100();
   const auto fitted = *fit_network(std::vector{ampere}, measured(ampere, CollectiveKind::kAllGather, 8, 8, 1.5));
@@ -366,6 +410,11 @@ TEST(NetworkFit, RefusesBrokenFiles) {
             "ranks": 8, "ranks_per_node": 8, "deviation": 0.1, "log_ratio": [1, 2, 3]}]})"}) {
     EXPECT_FALSE(read_network_calibration(text, "memory")) << text;
   }
+  NetworkCalibration unknown = builtin_network_calibration();
+  unknown.curves.front().fabric = "nvlnk";
+  const auto refused = read_network_calibration(to_json(unknown), "memory");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "memory#/curves/0/fabric");
 }
 
 TEST(NetworkFit, RefusesMeasurementsThatCannotBe) {
