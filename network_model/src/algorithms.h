@@ -153,6 +153,13 @@ struct Call {
     const double measured = std::min(1.0, kMeasuredHops / (ranks() - 1)) * path;
     return path - measured + (base + measured) * channel_growth(bytes);
   }
+  // LL128 needs the order in which NVLink stores, so it does not run where GPUs of a node reach each other over PCIe
+  // (NCCL 2.30, src/graph/tuning.cc, typeIntra <= PATH_NVB).
+  bool runs(Protocol protocol) const {
+    return protocol != Protocol::kLl128 || std::none_of(placement->begin(), placement->end(), [&](const Tier& tier) {
+             return link(tier).link_class == LinkClass::kPcie;
+           });
+  }
   // Parts that only a network joins.
   std::int64_t nodes() const {
     for (const Tier& tier : *placement) {

@@ -204,8 +204,11 @@ double channel_growth(double bytes) {
 
 namespace {
 
+// Beyond one node the host's CPU decides: the row of Ampere stands for AMD's, that of Volta for all others. DGX A100
+// and its like have AMD's, the hosts of other GPUs Intel's or NVIDIA's.
 double ll_bandwidth(double bus, Generation generation, std::int64_t nodes) {
   const std::size_t width = nodes <= 1 ? 0 : nodes == 2 ? 1 : 2;
+  if (nodes > 1 && generation != Generation::kAmpere) generation = Generation::kVolta;
   return std::min(constants_of(generation).ll_max_bus[width] * kGigabyte, kLlShare * bus);
 }
 

@@ -13,7 +13,8 @@ namespace {
 // clock makes it longer (A100 and H200, each left out, are forecast 1 % better so).
 constexpr double kOwnShare = 0.65;
 
-bool applies(const Call& call, Protocol) {
+bool applies(const Call& call, Protocol protocol) {
+  if (!call.runs(protocol)) return false;
   return pattern_of(call.kind) == Pattern::kWholeBuffer || call.kind == CollectiveKind::kBarrier;
 }
 
@@ -21,13 +22,20 @@ Cost cost(const Call& call, Protocol protocol) {
   const double ranks = call.ranks();
   // Of the n - 1 hops that a piece makes, those between parts of the outermost tier are one less than its parts; each
   // tier further in adds what its parts are more.
+  // Across nodes a hop takes no less than the network's overhead; with one rank in each node its latency is that of
+  // trees, which nothing hides (NCCL 2.30, src/graph/tuning.cc, getNetOverhead and ppn).
+  constexpr double kNetworkOverhead = 1e-6;  // s; of a host with AMD's CPU twice that
+  const bool across = call.link(call.placement->outermost()).network();
+  const bool one_each = call.link(call.placement->tiers[0]).network();
+  const double overhead = across ? kNetworkOverhead * (protocol == Protocol::kSimple ? 3 : 1) : 0;
   double path = 0, reached = 1;
   double bus = std::numeric_limits<double>::infinity();
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
     const Link& link = call.link(tier);
     const auto parts = static_cast<double>(tier.all_parts);
-    path += (parts - reached) * of(link.ring_hop, protocol);
+    const double hop = of(link.network() && one_each ? link.tree_hop : link.ring_hop, protocol);
+    path += (parts - reached) * (link.network() ? hop : std::max(hop, overhead));
     bus = std::min(bus, call.part_bandwidth(tier));
     reached = parts;
   }

@@ -8,8 +8,8 @@
 namespace ns_dist::network {
 namespace {
 
-bool applies(const Call& call, Protocol) {
-  return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kBarrier;
+bool applies(const Call& call, Protocol protocol) {
+  return call.runs(protocol) && (call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kBarrier);
 }
 
 Cost cost(const Call& call, Protocol protocol) {
