@@ -168,11 +168,21 @@ class TensorParts {
   std::uint32_t count_ = 0;
 };
 
-// Mamba-2 layers.
+// Mamba-2 layers: context-parallel ranks exchange their tokens for heads, and have a group of them or a copy of one
+// (Megatron-Core, mamba_context_parallel.py).
 void check_state_space(const Model& model, const ParallelPlan& plan, Checker& check) {
-  if (plan.cp == 1) return;
-  check.fail_at("plan/cp", fmt::format("the scan of {}'s Mamba-2 layers is not divided over ranks", model.name), "1",
-                "use plan/cp=1");
+  const std::int64_t heads = model.state_space->heads;
+  if (plan.cp == 1 || heads % plan.tp != 0) return;  // tp is refused
+  check.divides("plan/cp", plan.cp, heads / plan.tp, [&] {
+    return fmt::format("cp {} does not divide the {} Mamba-2 heads that a rank of {} has", plan.cp, heads / plan.tp,
+                       model.name);
+  });
+  const std::int64_t groups = std::max<std::int64_t>(1, model.state_space->groups / plan.tp);
+  if (groups % plan.cp != 0 && plan.cp % groups != 0) {
+    check.fail_at("plan/cp",
+                  fmt::format("{} groups of Mamba-2 heads cannot be exchanged among {} ranks", groups, plan.cp),
+                  "a divisor or a multiple of the groups", fmt::format("use plan/cp={}", std::gcd(groups, plan.cp)));
+  }
 }
 
 // Layers that read what other layers made, beside hidden states: no framework sends these from stage to stage.

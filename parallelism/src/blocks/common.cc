@@ -607,6 +607,13 @@ BlockStep mixed_streams(const Shape& shape, std::string_view branch) {
 
 }  // namespace
 
+void exchange_heads(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t columns) {
+  if (shape.cp == 1) return;
+  const Bytes size = bytes_of(shape, shape.tokens, columns) * units::B;
+  calls.push_back(kernel(shape, concat(name, ".pack"), Copy{size}));
+  calls.push_back({std::string(name), Communication{CollectiveKind::kAllToAll, size, Axis::kContext}});
+}
+
 void end_branch(const Shape& shape, Block& block, std::string_view branch, NormPlacement placement) {
   if (placement != NormPlacement::kPre) {
     block.steps.push_back(norm(shape, concat(branch, ".post_norm"), shape.sharded_tokens, shape.hidden));

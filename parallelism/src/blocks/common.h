@@ -205,4 +205,8 @@ inline double mask_elements(DType dtype) { return units::B / size_of(dtype); }
 // "a" + "b" in one allocation.
 std::string concat(std::string_view a, std::string_view b);
 
+// Context-parallel ranks exchange tokens for heads, or back: each has all tokens of its part of the heads. `columns` of
+// a token, before and behind.
+void exchange_heads(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t columns);
+
 }  // namespace ns_dist::blocks

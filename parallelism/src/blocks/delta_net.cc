@@ -90,15 +90,6 @@ Call rule(const Shape& shape, const char* name, const DeltaSizes& size, bool bac
       UnknownOperator{name, flops * units::FLOP, all.read * element * units::B, all.written * element * units::B});
 }
 
-// Context-parallel ranks exchange tokens for heads before the convolution, and back behind the norm
-// (gated_delta_net/common.py, a2a_cp_to_hp): each has all tokens of its part of the heads.
-void exchange(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t columns) {
-  if (shape.cp == 1) return;
-  const Bytes size = bytes_of(shape, shape.tokens, columns) * units::B;
-  calls.push_back(kernel(shape, blocks::concat(name, ".pack"), Copy{size}));
-  calls.push_back({std::string(name), Communication{CollectiveKind::kAllToAll, size, Axis::kContext}});
-}
-
 }  // namespace
 
 Block delta_net_block(const Shape& shape) {
@@ -132,12 +123,13 @@ Block delta_net_block(const Shape& shape) {
   convolution.name = "delta.convolution";
   const auto taps = static_cast<double>(size.net.convolution);
   const std::int64_t elements = tokens * size.convolved();
-  exchange(shape, convolution.forward, "delta.heads.all_to_all", size.exchanged());
+  // Back behind the norm (gated_delta_net/common.py, a2a_cp_to_hp).
+  blocks::exchange_heads(shape, convolution.forward, "delta.heads.all_to_all", size.exchanged());
   convolution.forward.push_back(
       kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps + 5}));
   convolution.input_gradient.push_back(
       kernel(shape, "delta.convolution.backward", Elementwise{"convolution_backward", elements, 2, 1, 4 * taps + 10}));
-  exchange(shape, convolution.input_gradient, "delta.heads.backward.all_to_all", size.exchanged());
+  blocks::exchange_heads(shape, convolution.input_gradient, "delta.heads.backward.all_to_all", size.exchanged());
   convolution.parameters.dense = static_cast<double>(size.convolved()) * taps;
   convolution.kept_as = ActivationKind::kStateSpace;
   convolution.kept_for_input_gradient = bytes_of(shape, tokens, size.projected());
@@ -173,9 +165,9 @@ Block delta_net_block(const Shape& shape) {
   // Each head normalized, times SiLU of its gate.
   block.steps.push_back(blocks::norm(shape, "delta.gated_norm", tokens * size.heads, size.net.value_dim));
   BlockStep gate = blocks::gate(shape, ActivationKind::kStateSpace, "delta.gate", tokens, size.values);
-  exchange(shape, gate.forward, "delta.output.all_to_all", size.values);
+  blocks::exchange_heads(shape, gate.forward, "delta.output.all_to_all", size.values);
   std::vector<Call> back;
-  exchange(shape, back, "delta.output.backward.all_to_all", size.values);
+  blocks::exchange_heads(shape, back, "delta.output.backward.all_to_all", size.values);
   gate.input_gradient.insert(gate.input_gradient.begin(), back.begin(), back.end());
   block.steps.push_back(std::move(gate));
   block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,

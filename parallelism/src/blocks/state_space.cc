@@ -16,11 +16,15 @@ struct Sizes {
   explicit Sizes(const Shape& shape)
       : heads(shape.model->state_space->heads / shape.tp),
         inner(heads * shape.model->state_space->head_dim),
-        maps(2 * std::max<std::int64_t>(1, shape.model->state_space->groups / shape.tp) *
-             shape.model->state_space->state) {}
+        groups(std::max<std::int64_t>(1, shape.model->state_space->groups / shape.tp)),
+        map(2 * shape.model->state_space->state),
+        maps(groups * map),
+        copied_maps(std::max(groups, shape.cp) * map) {}
   std::int64_t heads;  // of this rank
   std::int64_t inner;  // channels
-  std::int64_t maps;   // values of a token's input and output maps
+  std::int64_t groups, map;
+  std::int64_t maps;         // values of a token's input and output maps
+  std::int64_t copied_maps;  // with a copy for each context-parallel rank, where these are more than groups
 };
 
 Call scan(const Shape& shape, const char* name, double flops, std::int64_t read, std::int64_t written) {
@@ -34,7 +38,9 @@ Call scan(const Shape& shape, const char* name, double flops, std::int64_t read,
 Block state_space_block(const Shape& shape) {
   const StateSpace& space = *shape.model->state_space;
   const Sizes size(shape);
-  const std::int64_t tokens = shape.tokens, convolved = size.inner + size.maps;
+  // Context-parallel ranks exchange tokens for heads before the convolution and back behind the scan, with what weights
+  // the output (Megatron-Core, mamba_context_parallel.py): each has all tokens of its part of the heads.
+  const std::int64_t tokens = shape.tokens, convolved = size.inner + size.copied_maps;
   const bool bias = shape.model->bias;
   Block block;
   block.steps.push_back(blocks::branch_start(shape, "mamba"));
@@ -43,7 +49,7 @@ Block state_space_block(const Shape& shape) {
                                 {.name = "mamba.in_proj",
                                  .rows = tokens,
                                  .in = shape.hidden,
-                                 .out = size.inner + convolved + size.heads,
+                                 .out = 2 * size.inner + size.maps + size.heads,
                                  .bias = bias,
                                  .split = Split::kColumn,
                                  .region = "mamba",
@@ -57,13 +63,15 @@ Block state_space_block(const Shape& shape) {
   BlockStep convolution;
   convolution.name = "mamba.convolution";
   const auto taps = static_cast<double>(space.convolution);
-  const std::int64_t elements = tokens * convolved;
+  const std::int64_t elements = tokens * convolved, exchanged = size.inner + convolved + size.heads;
+  blocks::exchange_heads(shape, convolution.forward, "mamba.heads.all_to_all", exchanged);
   convolution.forward.push_back(
       blocks::kernel(shape, convolution.name, Elementwise{"convolution", elements, 1, 1, 2 * taps}));
   convolution.input_gradient.push_back(blocks::kernel(shape, "mamba.convolution.backward",
                                                       Elementwise{"convolution_backward", elements, 2, 1, 4 * taps}));
-  convolution.parameters.dense = static_cast<double>(convolved) * (taps + 1);
-  Call convolution_again = convolution.forward.front();
+  blocks::exchange_heads(shape, convolution.input_gradient, "mamba.heads.backward.all_to_all", exchanged);
+  convolution.parameters.dense = static_cast<double>(size.inner + size.maps) * (taps + 1);
+  Call convolution_again = convolution.forward.back();
   convolution_again.name = "mamba.convolution.again";
   block.steps.push_back(std::move(convolution));
 
@@ -78,6 +86,8 @@ Block state_space_block(const Shape& shape) {
       7 * static_cast<double>(tokens) * static_cast<double>(size.inner) * static_cast<double>(space.state);
   const std::int64_t inputs = convolved + size.heads;
   core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
+  blocks::exchange_heads(shape, core.forward, "mamba.output.all_to_all", 2 * size.inner);
+  blocks::exchange_heads(shape, core.input_gradient, "mamba.output.backward.all_to_all", 2 * size.inner);
   core.input_gradient.push_back(std::move(convolution_again));
   core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));
   core.kept_as = ActivationKind::kStateSpace;

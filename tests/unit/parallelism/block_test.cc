@@ -1519,6 +1519,38 @@ TEST(StateSpaces, ParametersAndProducts) {
 }
 
 // LFM2's layers without attention: gates and channels, three taps a channel, and what leads back.
+// Ranks of a context exchange tokens for heads: gate, channels, maps and time steps go, output and gate come back. Four
+// ranks of two groups have a copy of their group's maps. All of the work but these copies is divided.
+TEST(StateSpaces, ContextParallelRanksExchangeHeads) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.state_space = StateSpace{.heads = 16, .head_dim = 64, .groups = 2, .state = 128};
+  const Training training{1, 1, 1024, Precision::kBf16};
+  const ParallelPlan alone, two{.cp = 2}, four{.cp = 4};
+  const Block whole = state_space_block(Shape(model, alone, training));
+  for (const auto& [plan, groups] : {std::pair(two, 2), std::pair(four, 4)}) {
+    const Block block = state_space_block(Shape(model, plan, training));
+    std::map<std::string, double> sent;
+    for (const BlockStep& each : block.steps) {
+      for (const auto* calls : {&each.forward, &each.input_gradient, &each.weight_gradient}) {
+        for (const Call& call : *calls) {
+          if (const auto* to = std::get_if<Communication>(&call.what); to != nullptr && to->axis == Axis::kContext) {
+            EXPECT_EQ(to->kind, CollectiveKind::kAllToAll);
+            sent[call.name] = to->size / B;
+          }
+        }
+      }
+    }
+    const double tokens = 1024.0 / static_cast<double>(plan.cp), there = 1024 + 1024 + 2 * groups * 128 + 16;
+    EXPECT_EQ(sent, (std::map<std::string, double>{{"mamba.heads.all_to_all", tokens * there * 2},
+                                                   {"mamba.heads.backward.all_to_all", tokens * there * 2},
+                                                   {"mamba.output.all_to_all", tokens * 2048 * 2},
+                                                   {"mamba.output.backward.all_to_all", tokens * 2048 * 2}}))
+        << plan.cp;
+    EXPECT_EQ(parameters_of(block).dense, parameters_of(whole).dense);
+    EXPECT_DOUBLE_EQ(flops_of(block).forward * static_cast<double>(plan.cp), flops_of(whole).forward);
+  }
+}
+
 TEST(ShortConvolutions, ParametersProductsAndMemory) {
   Model model = llama(2, 512, 8, 8, 1024);
   model.short_convolution = 3;
