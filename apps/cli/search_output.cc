@@ -163,9 +163,17 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
     }
     return fmt::format("{}", fmt::join(texts, " or "));
   };
-  return fmt::format("global batch {} of {} tokens, {}",
+  // One document a sequence is as long as that.
+  const auto document = [](const Training& t) {
+    return with_commas(t.document_tokens > 0 ? t.document_tokens : t.sequence);
+  };
+  const bool packed = listed_in(goals, "training/document_tokens") != nullptr ||
+                      std::any_of(cases.begin(), cases.end(),
+                                  [](const SearchCase& each) { return each.base.training.document_tokens > 0; });
+  return fmt::format("global batch {} of {} tokens{}, {}",
                      all("training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
                      all("training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
+                     packed ? " in documents of " + all("training/document_tokens", document) : "",
                      all("training/dtype", [](const Training& t) { return enumerator_name(t.precision); }));
 }
 

@@ -445,6 +445,14 @@ TEST(Answers, AdviceKeepsItsPromise) {
   }
 }
 
+TEST(Answers, PackedDocumentsAreNamed) {
+  const std::string job = "--model gpt2 --global-batch 8 --seq 1024 --document-tokens 128";
+  const CommandResult packed = answered(job), found = answered("search --gpus 1 --micro-batch 8 " + job);
+  EXPECT_THAT(packed.out, HasSubstr("1,024 tokens in documents of 128, micro-batch 1"));
+  EXPECT_THAT(found.out, HasSubstr("1,024 tokens in documents of 128, bf16"));
+  EXPECT_THAT(found.out, HasSubstr("--document-tokens 128"));
+}
+
 TEST(Answers, BandwidthsOverrideTheDataSheet) {
   const auto step = [](const std::string& more) {
     return json::parse(answered("--model gpt3-13b --tp 8 --nodes 4 --json " + more).out)["step_time_s"].get<double>();
