@@ -170,8 +170,8 @@ copies of maps do not travel|parallelism/src/blocks/state_space.cc|s@copied_maps
 DeepSpeed's plans divide sequences|simulator/src/scenario_fields.cc|s@limit.when.empty() \&\& !limit.allows@limit.when.empty() \&\& false \&\& !limit.allows@|unit_simulator
 a measured route stays in doubt|network_model/src/learn/network_fit.cc|s@base->source != network::Corrected::Source::kUnknownRoute@true@|unit_network_model
 curves of racks are not read|network_model/src/calibration.cc|s@if (!in_table(link_class, call.placement->ranks)) {@if (link_class == LinkClass::kNetwork) {@|unit_network_model
-LL128 runs over PCIe|network_model/src/algorithms.h|s@protocol != Protocol::kLl128@true@|unit_network_model
-one rank a node hides the network|network_model/src/algorithms/ring.cc|s@link.network() \&\& one_each@false@|unit_network_model
+LL128 runs over PCIe|network_model/src/algorithms.h|s@protocol != Protocol::kLl128@protocol != Protocol::kSimple@|unit_network_model
+one rank a node hides the network|network_model/src/algorithms/ring.cc|s@one_each ? link.tree_hop@one_each ? link.ring_hop@|unit_network_model
 gradients of keys do not travel|parallelism/src/blocks/attention.cc|s@last ? 1.0 : 2.0@last ? 1.0 : 1.0@|unit_parallelism property_parallelism
 dropout keeps no mask of scores|parallelism/src/blocks/attention.cc|s@dropout ? 1 + element :@dropout ? element :@|unit_parallelism property_parallelism
 what overlaps products is exposed as well|parallelism/src/blocks/common.cc|s@beside ? 1 / ranks : 1@beside ? ranks / ranks : 1@|unit_parallelism property_parallelism
