@@ -20,7 +20,8 @@ std::int64_t most_inner(const Model& model, const ParallelPlan& plan) {
   return std::gcd(plan.cp, std::max<std::int64_t>(1, heads / plan.tp));
 }
 
-// A last document that is shorter counts as equal ones do with as many pairs of queries and keys.
+// Equal documents with as many pairs of queries and keys as the packed ones: a sequence's tokens times the mean length
+// that a token sees.
 std::int64_t documents_of(const Training& training) {
   if (training.document_tokens == 0) return 1;
   return std::max<std::int64_t>(1, (training.sequence + training.document_tokens - 1) / training.document_tokens);
