@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace ns_dist::network {
 namespace {
 
 // What a kind is measured as: by transport, and whether its elements are integers.
 constexpr std::size_t kKinds = names_of<CollectiveKind>().size(), kRowsOfKind = 2 * kTransports.size();
+
+// Of Calibration's tables for groups inside a node.
+std::optional<std::size_t> index_of_table(LinkClass link_class) {
+  if (link_class == LinkClass::kNvlink) return 0;
+  return link_class == LinkClass::kPcie ? std::optional<std::size_t>(1) : std::nullopt;
+}
 
 std::size_t index_of(CollectiveKind kind) { return static_cast<std::size_t>(kind); }
 
@@ -156,7 +163,7 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
     if (present) add_scale_up(calibration, cluster, link_class);
   }
   for (const CalibrationCurve& curve : calibration.curves) {
-    const auto link_class = link_class_named(curve.fabric);
+    const auto link_class = enumerator_from_name<LinkClass>(curve.fabric);
     if (!link_class || curve.cluster.empty() || curve.cluster != cluster.id) continue;
     if (in_table(*link_class, curve.ranks)) continue;
     Shape& shape =
@@ -178,8 +185,7 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
 }
 
 bool Calibration::in_table(LinkClass link_class, std::int64_t ranks) {
-  const bool scale_up = link_class == LinkClass::kNvlink || link_class == LinkClass::kPcie;
-  return scale_up && ranks <= static_cast<std::int64_t>(kMostMeasuredRanks);
+  return index_of_table(link_class) && ranks <= static_cast<std::int64_t>(kMostMeasuredRanks);
 }
 
 std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool integer) {
@@ -274,7 +280,7 @@ void Calibration::add_scale_up(const NetworkCalibration& calibration, const Clus
       }
     }
   }
-  if (any) scale_up_[link_class == LinkClass::kNvlink ? 0 : 1] = std::move(table);
+  if (any) scale_up_[*index_of_table(link_class)] = std::move(table);
 }
 
 const Corrected* Calibration::find(const Call& call, Transport transport) const {
@@ -283,8 +289,9 @@ const Corrected* Calibration::find(const Call& call, Transport transport) const 
   if (!in_table(link_class, call.placement->ranks)) {
     if (const Corrected* own = nearest_own(call, transport)) return own;
   }
-  if (link_class != LinkClass::kNvlink && link_class != LinkClass::kPcie) return nullptr;
-  const auto& table = scale_up_[link_class == LinkClass::kNvlink ? 0 : 1];
+  const std::optional<std::size_t> index = index_of_table(link_class);
+  if (!index) return nullptr;
+  const auto& table = scale_up_[*index];
   if (table.empty()) return nullptr;
   const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostMeasuredRanks + 1);
   const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];

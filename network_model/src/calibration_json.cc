@@ -28,13 +28,7 @@ CalibrationCurve read_curve(JsonReader& reader) {
   CalibrationCurve curve;
   curve.cluster = reader.text("cluster", Presence::kOptional);
   curve.gpu = reader.text("gpu", Presence::kOptional);
-  curve.fabric = reader.text("fabric");
-  if (!network::link_class_named(curve.fabric)) {
-    std::vector<std::string_view> known;
-    for (const network::LinkClass each : network::kLinkClasses) known.push_back(network::name_of(each));
-    reader.note("fabric", fmt::format("no kind of link is called \"{}\"", curve.fabric),
-                fmt::format("one of {}", fmt::join(known, ", ")));
-  }
+  curve.fabric = network::name_of(reader.enumerator<network::LinkClass>("fabric"));
   curve.architecture = reader.text("architecture", Presence::kOptional);
   curve.link = reader.number("link_gb_per_s", 0, kFastestLink, Presence::kOptional, 0) * (units::GB / units::s);
   curve.kind = reader.enumerator<CollectiveKind>("collective");

@@ -102,26 +102,6 @@ LinkClass link_class_of(FabricKind kind) {
   return kind == FabricKind::kPcie ? LinkClass::kPcie : LinkClass::kNvlink;
 }
 
-std::string_view name_of(LinkClass link_class) {
-  switch (link_class) {
-    case LinkClass::kNvlink:
-      return "nvlink";
-    case LinkClass::kPcie:
-      return "pcie";
-    case LinkClass::kXgmi:
-      return "xgmi";
-    case LinkClass::kNetwork:
-      return "network";
-  }
-  return "unknown";
-}
-
-std::optional<LinkClass> link_class_named(std::string_view name) {
-  const auto at =
-      std::find_if(kLinkClasses.begin(), kLinkClasses.end(), [name](LinkClass each) { return name_of(each) == name; });
-  return at == kLinkClasses.end() ? std::nullopt : std::optional(*at);
-}
-
 Link link_of(const FabricLevel& level, const Gpu& gpu) {
   Link link;
   link.name = name_of(level.fabric.kind);

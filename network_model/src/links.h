@@ -4,11 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "ns_dist/cluster.h"
+#include "ns_dist/names.h"
 
 namespace ns_dist::network {
 
@@ -32,11 +32,15 @@ Generation nccl_generation_of(std::string_view architecture);
 // Fabrics that behave alike; measured corrections are kept per class and generation.
 enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
 
-inline constexpr std::array kLinkClasses = {LinkClass::kNvlink, LinkClass::kPcie, LinkClass::kXgmi,
-                                            LinkClass::kNetwork};
+}  // namespace ns_dist::network
+namespace ns_dist {
+template <>
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<network::LinkClass> = {"nvlink", "pcie", "xgmi",
+                                                                                         "network"};
+}  // namespace ns_dist
+namespace ns_dist::network {
 
-std::string_view name_of(LinkClass link_class);
-std::optional<LinkClass> link_class_named(std::string_view name);
+constexpr std::string_view name_of(LinkClass link_class) { return enumerator_name(link_class); }
 LinkClass link_class_of(FabricKind kind);
 
 inline constexpr std::int64_t kOpenRing = -1;

@@ -20,14 +20,14 @@ bool applies(const Call& call, Protocol protocol) {
 
 Cost cost(const Call& call, Protocol protocol) {
   const double ranks = call.ranks();
-  // Of the n - 1 hops that a piece makes, those between parts of the outermost tier are one less than its parts; each
-  // tier further in adds what its parts are more.
   // Across nodes a hop takes no less than the network's overhead; with one rank in each node its latency is that of
   // trees, which nothing hides (NCCL 2.30, src/graph/tuning.cc, getNetOverhead and ppn).
   constexpr double kNetworkOverhead = 1e-6;  // s; of a host with AMD's CPU twice that
   const bool across = call.link(call.placement->outermost()).network();
   const bool one_each = call.link(call.placement->tiers[0]).network();
   const double overhead = across ? kNetworkOverhead * (protocol == Protocol::kSimple ? 3 : 1) : 0;
+  // Of the n - 1 hops that a piece makes, those between parts of the outermost tier are one less than its parts; each
+  // tier further in adds what its parts are more.
   double path = 0, reached = 1;
   double bus = std::numeric_limits<double>::infinity();
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {

@@ -218,17 +218,17 @@ BlockStep heads(const Shape& shape) {
 
 // The fused core of one rank. Each document is a sequence of its own.
 Attention fused_attention(const Shape& shape) {
+  const std::int64_t tokens = shape.document_tokens;
   Attention attention;
   attention.batch = shape.micro_batch * shape.documents;
   attention.heads = shape.heads;
   attention.kv_heads = key_heads(shape);
-  attention.query_length = attention.key_length = shape.document_tokens;
+  attention.query_length = attention.key_length = tokens;
   attention.head_dim = shape.query_dim;
   attention.value_dim = shape.value_dim;
   attention.causal = !shape.model->bidirectional;
   attention.library = shape.plan->attention_library;
   const std::int64_t window = shape.kind.windowed ? shape.model->sliding_window : 0;
-  const std::int64_t tokens = shape.document_tokens;
   if (window == 0 || window >= tokens) return attention;
   if (shape.model->chunked_attention) {
     // Each chunk is a sequence of its own. A last chunk that is shorter counts as equal ones do with as many pairs.
