@@ -117,6 +117,7 @@ std::string settings_text(const ParallelPlan& plan) {
     settings += fmt::format(", experts padded to {:g} times an even share", plan.expert_capacity.value);
   if (!plan.pipeline_layout.is_even()) settings += fmt::format(", layout {}", plan.pipeline_layout.text);
   if (plan.lora_rank > 0) settings += fmt::format(", LoRA of rank {}", plan.lora_rank);
+  if (freezes_in_4_bits(plan)) settings += " beside weights in 4 bits";
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);
   if (plan.offload_activations > 0)

@@ -68,6 +68,16 @@ RankParameters adapters_of(const Block& block) {
   return parameters;
 }
 
+RankParameters frozen_of(const Block& block, const Shape& shape) {
+  const double trained = bytes_per_parameter(shape.dtype, shape.plan->optimizer_state, shape.plan->weights).weight;
+  RankParameters frozen;
+  for (const BlockStep& step : block.steps) {
+    frozen += step.parameters * (shape.element / trained);
+    frozen += step.in_4_bits * ((blocks::kNf4Bytes - shape.element) / trained);
+  }
+  return frozen;
+}
+
 Matrices matrices_of(const Block& block) {
   Matrices matrices;
   for (const BlockStep& step : block.steps) add(step.matrices, 1, matrices);

@@ -70,9 +70,10 @@ struct BlockStep {
   double transient_forward = 0, transient_backward = 0;
   std::optional<LayerModule> module;  // WorkItem::module
   RankParameters parameters;
-  RankParameters adapters;  // of LoRA: all that is trained, where there are any in the model
-  Matrices matrices;        // of what is trained, those that Muon updates; none under Adam
-  bool hides = false;       // runs beside what was started with Beside::kSteps
+  RankParameters adapters;   // of LoRA: all that is trained, where there are any in the model
+  RankParameters in_4_bits;  // of `parameters`, which are frozen then
+  Matrices matrices;         // of what is trained, those that Muon updates; none under Adam
+  bool hides = false;        // runs beside what was started with Beside::kSteps
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
   // drops what is kept for the weight gradient (the step before computes it again).
   ModuleSet again = 0, drops_for_input_gradient = 0, drops_for_weight_gradient = 0;
@@ -114,6 +115,8 @@ Block layer_block(const Shape& shape, const LayerKind& kind);
 
 RankParameters parameters_of(const Block& block);
 RankParameters adapters_of(const Block& block);
+// Frozen ones, by what they take in memory, in the storage format or in 4 bits: as many in the format of trained ones.
+RankParameters frozen_of(const Block& block, const Shape& shape);
 Matrices matrices_of(const Block& block);
 
 // Bytes that a rank keeps for one microbatch under this recomputation.

@@ -73,7 +73,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
     const bool adapts = own.plan->lora_rank > 0;
     added.parameters = adapts ? adapters_of(block) : parameters_of(block);
-    if (adapts) added.frozen = parameters_of(block);
+    if (adapts) added.frozen = frozen_of(block, own);
     added.matrices = matrices_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
     added.working = key.plan.passes == Passes::kForward

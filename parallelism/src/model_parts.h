@@ -50,9 +50,9 @@ constexpr bool is_in_16_bits(const ParallelPlan& plan, std::int64_t layer, std::
 // One part. Parts that the model does not have hold nothing.
 struct ModelPart {
   RankParameters parameters;  // that are trained
-  RankParameters frozen;
-  Matrices matrices;   // of `parameters`: updated as wholes
-  KeptBytes kept;      // under the plan's recomputation
+  RankParameters frozen;      // by what they take: frozen_of
+  Matrices matrices;          // of `parameters`: updated as wholes
+  KeptBytes kept;             // under the plan's recomputation
   double working = 0;  // bytes on top of what is kept, while its backward pass runs; in forward passes alone, all
   double cached = 0;   // Block::cached
   double logged = 0;   // Block::logged

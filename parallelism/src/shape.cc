@@ -124,7 +124,7 @@ std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
 }
 
 DType gradient_type(const ParallelPlan& plan, DType dtype) {
-  return sums_in_fp32(plan.grad_accumulation) || autocasts(plan, dtype) ? DType::kFp32 : dtype;
+  return sums_in_fp32(plan.grad_accumulation) || plan.weights == WeightStorage::kFp32 ? DType::kFp32 : dtype;
 }
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {

@@ -169,7 +169,7 @@ Elementwise StepEnd::cast_of_weights(std::int64_t count) const {
   return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
 }
 
-DType StepEnd::updated_type() const { return shape_.autocast ? DType::kFp32 : shape_.dtype; }
+DType StepEnd::updated_type() const { return plan_.weights == WeightStorage::kFp32 ? DType::kFp32 : shape_.dtype; }
 // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
 // but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
 OperatorKind StepEnd::adam(std::int64_t parameters) const {

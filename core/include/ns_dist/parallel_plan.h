@@ -104,10 +104,17 @@ inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = 
 // What weights of a plan in 16 or fewer bits are kept in: in its storage format, with a master copy in fp32 that the
 // optimizer updates (Megatron-LM, DeepSpeed); in fp32, of which torch.autocast makes copies for the products (Trainer
 // of Hugging Face with bf16=True, Lightning's bf16-mixed): then hidden states, norms and gradients are fp32, too; or in
-// the storage format alone, as are gradients and moments (a model loaded with torch_dtype=bfloat16).
+// the storage format alone, as are gradients and moments (a model loaded with torch_dtype=bfloat16). What LoRA freezes
+// is in the storage format, as are hidden states: fp32 is the format of the adapters (PEFT, autocast_adapter_dtype).
 enum class WeightStorage { kMaster, kFp32, kLow };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<WeightStorage> = {"master", "fp32", "low"};
+// What frozen weights of linear layers are kept in under LoRA: as all others are; or in 4 bits with double
+// quantization, from which a kernel makes the storage format before each product (QLoRA, Dettmers et al. 2023, arXiv
+// 2305.14314).
+enum class FrozenWeights { kPlain, kNf4 };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<FrozenWeights> = {"plain", "nf4"};
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
 // BF16 optimizer), or in the weights' own format: by a kernel of its own (DeepSpeed's FP16 optimizer), or in the
@@ -190,9 +197,10 @@ struct ParallelPlan {
   ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
-  bool fp8_params = false;           // weights are gathered and kept in the format of products
-  bool fp8_any_layout = false;       // of fp8: products read either layout, so no operand is kept transposed, too
-  bool fp8_dispatch = false;         // tokens go to experts, and gradients of their outputs, in the format of products
+  FrozenWeights frozen_weights = FrozenWeights::kPlain;
+  bool fp8_params = false;       // weights are gathered and kept in the format of products
+  bool fp8_any_layout = false;   // of fp8: products read either layout, so no operand is kept transposed, too
+  bool fp8_dispatch = false;     // tokens go to experts, and gradients of their outputs, in the format of products
   bool fp8_activations = false;  // inputs of activation functions are kept so, too, and attention's output in 12 bits
   bool delayed_scaling = false;  // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
@@ -224,6 +232,10 @@ constexpr Library loss_library_of(const ParallelPlan& plan) {
 constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
   return precision == Precision::kFp8 && plan.delayed_scaling;
 }
+// Whether frozen linear layers are kept in 4 bits.
+constexpr bool freezes_in_4_bits(const ParallelPlan& plan) {
+  return plan.lora_rank > 0 && plan.frozen_weights == FrozenWeights::kNf4;
+}
 // Tensor-parallel ranks of one expert.
 constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
 // Ranks that hold the same weights, of experts or of all else. Of plans whose degrees are positive.
@@ -254,9 +266,9 @@ constexpr std::int64_t padded_vocabulary(std::int64_t vocabulary, const Parallel
   const std::int64_t multiple = vocabulary_multiple_of(plan) * plan.tp;
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
-// Whether weights of this storage format are kept in fp32 and cast for each pass.
+// Whether the model's weights of this storage format are kept in fp32 and cast for each pass.
 constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
-  return plan.weights == WeightStorage::kFp32 && !is_single_precision(storage);
+  return plan.weights == WeightStorage::kFp32 && plan.lora_rank == 0 && !is_single_precision(storage);
 }
 // Whether weights of this storage format have a copy in fp32 beside them.
 constexpr bool has_master_weights(const ParallelPlan& plan, DType storage) {
@@ -479,6 +491,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.lora_rank);
+  visit({.name = "plan/frozen_weights",
+         .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)",
+         .in_reports = kOptional},
+        plan.frozen_weights);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kOptional},

@@ -293,6 +293,9 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
         product(suffix, {1, out, in, rows, GemmLayout::kTN, end}, {experts, rows, in, out, GemmLayout::kTN, end}));
     accumulate(shape, step.weight_gradient, step.name, std::max<std::int64_t>(1, experts) * out * in);
   };
+  const auto scale = [&](std::string_view suffix) {
+    return kernel(shape, concat(step.name, suffix), Elementwise{"scale", rows * layer.out, 1, 1, 1});
+  };
   const auto sum = [&](std::string_view suffix, std::int64_t columns) {
     return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, 2, 1, 1});
   };
@@ -303,18 +306,30 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
     return calls.insert(last.base(), added);
   };
   const auto lora_a = insert(step.forward, {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank),
-                                            sum(".lora.add", layer.out)});
+                                            scale(".lora.scale"), sum(".lora.add", layer.out)});
   step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - lora_a) - 1;  // the second product's input
-  insert(step.input_gradient, {input_gradient(".lora_b.dgrad", layer.out, rank),
+  insert(step.input_gradient, {scale(".lora.scale.backward"), input_gradient(".lora_b.dgrad", layer.out, rank),
                                input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
   std::erase_if(step.weight_gradient, [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
   weight_gradient(".lora_b.wgrad", layer.out, rank);
   weight_gradient(".lora_a.wgrad", rank, layer.in);
+  const std::int64_t layers = std::max<std::int64_t>(1, experts);
+  if (freezes_in_4_bits(*shape.plan)) {
+    const std::int64_t weights = layers * layer.in * layer.out;
+    for (std::vector<Call>* calls : {&step.forward, &step.input_gradient}) {
+      const Elementwise made{"dequantize", weights, kNf4Bytes / shape.element, 1, 1};
+      calls->insert(calls->begin(), kernel(shape, concat(step.name, ".dequantize"), made));
+    }
+    const bool one_by_one = experts > 0 && shape.plan->expert_products == ExpertProducts::kLoop;
+    const double bytes = static_cast<double>(one_by_one ? weights / layers : weights) * shape.element;
+    step.transient_forward += bytes;
+    step.transient_backward += bytes;
+    (experts == 0 ? step.in_4_bits.dense : step.in_4_bits.experts) = static_cast<double>(weights);
+  }
   const double low = bytes_of(shape, rows, rank);
   step.kept_for_weight_gradient += low;
   step.output_gradient += low;
   const double parameters = static_cast<double>(rank) * static_cast<double>(layer.in + layer.out);
-  const std::int64_t layers = std::max<std::int64_t>(1, experts);
   step.matrices.clear();
   step.adapters = {};
   (experts == 0 ? step.adapters.dense : step.adapters.experts) = parameters * static_cast<double>(layers);

@@ -136,15 +136,22 @@ constexpr SplitSide side_of(Split split) {
 
 // What LoRA makes of a layer under a plan that has it; nothing else. A frozen layer has no weight gradient.
 void freeze(const Shape& shape, BlockStep& step);
-// A frozen linear layer of `experts` experts (0: of none) and its adapter (Hu et al. 2021, arXiv 2106.09685): y += (x
-// A) B of this rank's inputs and outputs, products of their own in the storage format. The input is kept for them in
-// that format. Sums over tensor-parallel ranks join those of the layer; those of the gradients of the factor that is
-// whole on every rank are left out.
+// A frozen linear layer of `experts` experts (0: of none) and its adapter (Hu et al. 2021, arXiv 2106.09685): y +=
+// alpha / r (x A) B of this rank's inputs and outputs, products of their own in the storage format, a kernel for the
+// factor and one for the sum (PEFT, lora/layer.py). The input is kept for them in that format. Sums over
+// tensor-parallel ranks join those of the layer; those of the gradients of the factor that is whole on every rank are
+// left out.
+//
+// Under FrozenWeights::kNf4 a kernel makes the layer's weights before its product and before that of its input gradient
+// (bitsandbytes, autograd/_functions.py, MatMul4Bit), for this layer alone.
 struct Adapter {
   std::int64_t rows = 1, in = 1, out = 1, experts = 0;
   Split weights = Split::kLocal;  // of the layer
 };
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
+// Bytes of a weight in NF4: 4 bits, and 0.127 of its block's constants (QLoRA, arXiv 2305.14314, s. 3: an 8-bit
+// constant for 64 weights, an fp32 one for 256 of these).
+inline constexpr double kNf4Bytes = (4 + 8.0 / 64 + 32.0 / (64 * 256)) / 8;
 
 // How many layers the model's class has in place of one projection of `parts` parts (modeling_llama.py: q_proj, k_proj
 // and v_proj; modeling_gpt2.py: c_attn).

@@ -268,6 +268,39 @@ TEST(Memory, LoraTrainsItsAdaptersAlone) {
   EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + root + 2 * layer), 1);
 }
 
+// QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
+// weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
+TEST(Memory, LinearLayersFrozenIn4Bits) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{8, 1, 4096, Precision::kBf16};
+  const double adapters = 33'685'504, tables = 2 * 32'000.0 * 4096, norms = (2 * 32 + 1) * 4096.0;
+  const double linear = 6'738'415'616 - tables - norms, kept = linear * 4.127 / 8 + 2 * (tables + norms);
+  ParallelPlan plan{.zero = ZeroStage::kNone, .recompute = Recompute::kFull, .lora_rank = 16};
+  const StageMemory plain = memory_budget(model, plan, training)->stages[0];
+  plan.frozen_weights = FrozenWeights::kNf4;
+  const StageMemory packed = memory_budget(model, plan, training)->stages[0];
+  EXPECT_NEAR(packed.weights / B, kept + 2 * adapters, 1e-5 * kept);
+  EXPECT_EQ(packed.optimizer, plain.optimizer);
+  EXPECT_GE(packed.activations, plain.activations);
+  EXPECT_LE((packed.activations - plain.activations) / B, 2 * 2 * 4096.0 * 11008);
+  plan.grad_accumulation = GradAccumulation::kLow;
+  for (const auto& [weights, each] : {std::pair{WeightStorage::kLow, 2.0}, {WeightStorage::kFp32, 4.0}}) {
+    plan.weights = weights;
+    const StageMemory alone = memory_budget(model, plan, training)->stages[0];
+    EXPECT_NEAR(alone.weights / B, kept + each * adapters, 1e-5 * kept);
+    EXPECT_NEAR(alone.optimizer / B, 2 * each * adapters, 1);
+  }
+  plan = {.dp = 8, .zero = ZeroStage::kParameters, .lora_rank = 16, .frozen_weights = FrozenWeights::kNf4};
+  const double layer = linear / 32 * 4.127 / 8 + 2 * (2 * 4096 + adapters / 32);
+  EXPECT_NEAR(memory_budget(model, plan, training)->stages[0].weights / B,
+              (kept + 2 * adapters) / 8 + 2 * (tables + 4096) + 2 * layer, 1e-4 * kept);
+  plan.lora_rank = 0;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("use plan/lora_rank=16"));
+  plan.lora_rank = 16;
+  EXPECT_THAT(to_text(check_plan(model, plan, {8, 1, 4096, Precision::kFp8}).error()),
+              HasSubstr("use training/precision=bf16"));
+}
+
 // 2 bytes a parameter, and what one layer holds (34 sbh + 5 as^2b, less the masks and the output of dropouts: a
 // byte of each of two masks of sbh, of one of as^2b and 2 bytes of its output), however many layers there are.
 TEST(Memory, AForwardPassHoldsWeightsAndOneLayer) {

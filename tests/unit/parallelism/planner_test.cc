@@ -304,6 +304,33 @@ TEST(Planner, LoraComputesNoGradientsOfFrozenWeights) {
   EXPECT_EQ(lora.nodes.at("mlp.fc1.lora_a"), 2 * 4);
 }
 
+// Weights in 4 bits become 16 bits before each product that reads them: 4.127 bits read, 2 bytes written. Experts' are
+// made in the same way. The products stay as they are.
+TEST(Planner, FrozenWeightsIn4BitsAreMadeBeforeEachProduct) {
+  Model model = llama(4, 1024, 16, 16, 2816);
+  const Training training{4, 1, 512, Precision::kBf16};
+  ParallelPlan plan{.lora_rank = 8};
+  for (const bool experts : {false, true}) {
+    if (experts) model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
+    plan.frozen_weights = FrozenWeights::kPlain;
+    const Totals plain = totals(planned(model, plan, training));
+    plan.frozen_weights = FrozenWeights::kNf4;
+    const ExecutionGraph graph = planned(model, plan, training);
+    EXPECT_EQ(totals(graph).gemm_flops, plain.gemm_flops);
+    std::set<std::string> names;
+    double weights = 0;  // of one layer
+    for (const WorkItem& item : graph.works()) {
+      if (!item.name.ends_with(".dequantize") || !names.insert(item.name).second) continue;
+      const auto& made = std::get<Elementwise>(std::get<Operator>(item.work).kind);
+      EXPECT_NEAR(made.inputs * 2, 4.127 / 8, 1e-4);
+      EXPECT_EQ(made.outputs, 1);
+      weights += static_cast<double>(made.elements);
+    }
+    EXPECT_EQ(weights, 1024.0 * (4 * 1024 + (experts ? 8 * 3 * 512 : 3 * 2816)));
+    EXPECT_EQ(totals(graph).nodes.at("attention.qkv.dequantize"), 2 * 4 * 4);  // passes, layers, microbatches
+  }
+}
+
 // Each rank's adapters: the factor on the side that is not split is whole on every rank. All weights run in 8 bits, the
 // adapters in bf16; ZeRO-3 gathers frozen weights, too.
 TEST(Planner, LoraOnSharedAndSplitWeights) {
