@@ -85,7 +85,8 @@ std::string elsewhere(std::string_view command, std::string_view flag) {
   return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
 }
 
-// Flags of launchers of training (Megatron-LM, torchrun, torchtitan, DeepSpeed), and of habit, with what to write here.
+// Flags of launchers of training (Megatron-LM, torchrun, torchtitan, DeepSpeed, Trainer), and of habit, with what to
+// write here.
 constexpr std::pair<std::string_view, std::string_view> kFlagsOfOthers[] = {
     {"--tensor-model-parallel-size", "--tp"},
     {"--pipeline-model-parallel-size", "--pp"},
@@ -108,7 +109,25 @@ constexpr std::pair<std::string_view, std::string_view> kFlagsOfOthers[] = {
     {"--recompute-granularity", "--recompute"},
     {"--activation-checkpointing", "--recompute"},
     {"--use-distributed-optimizer", "--zero 1"},
-    {"--fsdp", "--zero 3"},
+    {"--fsdp", "--framework fsdp"},
+    {"--gradient-checkpointing", "--recompute full"},
+    {"--gradient_checkpointing", "--recompute full"},
+    {"--gradient-accumulation-steps", "--micro-batch"},
+    {"--gradient_accumulation_steps", "--micro-batch"},
+    {"--per-device-train-batch-size", "--micro-batch"},
+    {"--per_device_train_batch_size", "--micro-batch"},
+    {"--seq-len", "--seq"},
+    {"--max-seq-length", "--seq"},
+    {"--max-length", "--seq"},
+    {"--packing", "--document-tokens"},
+    {"--torch-compile", "--framework transformers-compile"},
+    {"--torch_compile", "--framework transformers-compile"},
+    {"--lora-r", "--lora-rank"},
+    {"--lora", "--lora-rank 16"},
+    {"--qlora", "--lora-rank 16 --frozen-weights nf4"},
+    {"--load-in-4bit", "--lora-rank 16 --frozen-weights nf4"},
+    {"--load_in_4bit", "--lora-rank 16 --frozen-weights nf4"},
+    {"--optim", "--optimizer-state"},
     {"--precision", "--dtype"},
     {"--bf16", "--dtype bf16"},
     {"--fp16", "--dtype fp16"},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "catalog_names.h"
 #include "embedded_files.h"
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
@@ -15,6 +16,12 @@
 
 namespace ns_dist {
 namespace {
+
+bool is_called(const CatalogEntry& entry, std::string_view folded) {
+  return folded_name(entry.id) == folded || folded_name(entry.name) == folded ||
+         std::any_of(entry.aliases.begin(), entry.aliases.end(),
+                     [&](const std::string& alias) { return folded_name(alias) == folded; });
+}
 
 struct KindName {
   std::string_view folder, noun;
@@ -238,6 +245,18 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
       }
       path /= "config.json";
     }
+    if (const std::string hub = kind == CatalogKind::kModel ? folded_hub_name(reference) : "";
+        !hub.empty() && !std::filesystem::exists(path, status)) {
+      for (const CatalogEntry& entry : list(kind)) {
+        if (is_called(entry, hub)) return find(kind, entry.id);
+      }
+      return fail(
+          {ErrorCode::kNotFound, fmt::format("\"{}\" is neither a file nor a model of the catalog", reference), "",
+           std::string(kind_name.expected),
+           fmt::format("of a model of the Hugging Face Hub, download huggingface.co/{}/blob/main/config.json and "
+                       "give its path",
+                       reference)});
+    }
     // Without a place: that of a file that is not there is the flag or the key that names it.
     NS_TRY(std::string text, read_text(path, kLargestFile, "", kind_name.expected));
     return remember(path.string(), std::move(text));
@@ -261,19 +280,18 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
   if (auto found = by_id(wanted); found || found.error().code != ErrorCode::kNotFound) return found;
 
   std::vector<std::string> known;
+  const std::string folded = folded_name(reference);
   for (const CatalogEntry& entry : list(kind)) {
+    if (!folded.empty() && is_called(entry, folded)) return by_id(entry.id);
     known.push_back(entry.id);
-    for (const std::string& alias : entry.aliases) {
-      if (lower(alias) == wanted) return by_id(entry.id);
-      known.push_back(alias);
-    }
+    known.insert(known.end(), entry.aliases.begin(), entry.aliases.end());
   }
   if (kind == CatalogKind::kModel) {
     std::error_code status;
     const bool is_folder = std::filesystem::is_directory(reference, status);
     if (auto folder = find(kind, std::string(reference) + "/"); folder || is_folder) return folder;
   }
-  const std::string near = nearest_name(wanted, known);
+  const std::string near = nearest_name(folded_name(reference, "-"), known);
   return fail({ErrorCode::kNotFound, fmt::format("unknown {} \"{}\"", kind_name.noun, reference), "",
                std::string(kind_name.expected), did_you_mean(near)});
 }

@@ -32,7 +32,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
   constexpr BadInput kInputs[] = {
       // Names.
       {"--model gpt3-175", 1, "--model: unknown model .*did you mean \"gpt3-175b\""},
-      {"--model plan/tp", 1, "--model: \"plan/tp\" cannot be read"},  // what the user wrote is no field
+      {"--model plan/tp", 1, "--model: \"plan/tp\" is neither a file nor a model"},  // what the user wrote is no field
       {"validate --publication Korthikanti", 2, "--publication.*with --data FILE"},
       {"--gpu h1000", 1, "--gpu: unknown GPU .*did you mean \"h100"},
       {"--cluster dgx-h10", 1, "--cluster: unknown cluster .*did you mean \"dgx-h100\""},
@@ -51,7 +51,11 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--tpp 8", 2, "unknown flag \"--tpp\".*did you mean --tp"},
       {"--batch 8", 2, "unknown flag \"--batch\".*did you mean --global-batch[?]"},
       {"--tensor-model-parallel-size 8", 2, "did you mean --tp[?]"},
-      {"--fsdp", 2, "did you mean --zero 3[?]"},
+      {"--fsdp", 2, "did you mean --framework fsdp[?]"},
+      {"--qlora", 2, "did you mean --lora-rank 16 --frozen-weights nf4[?]"},
+      {"--gradient-checkpointing", 2, "did you mean --recompute full[?]"},
+      {"--model somebody/nothing-7b", 1, "neither a file nor a model of the catalog; .*config.json and give its path"},
+      {"--model llama3-8b --gpu 'NVIDIA H300'", 1, "did you mean \"h100\""},
       {"search --gpus 8 --nnodes 2", 2, "unknown flag \"--nnodes\"; expected the flags of `ns-dist search --help`"},
       {"--gpus 64", 2, "unknown flag \"--gpus\".*; write --nodes N; `ns-dist search` has --gpus"},
       {"--deadline=1d", 2, "unknown flag \"--deadline\".*`ns-dist search` has --deadline"},

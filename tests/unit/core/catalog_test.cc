@@ -9,6 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+
+#include "catalog_names.h"
 
 namespace ns_dist {
 namespace {
@@ -20,6 +23,51 @@ class CatalogTest : public ::testing::Test {
  protected:
   Catalog catalog_ = Catalog::standard();
 };
+
+// As nvidia-smi, rocm-smi, clouds and the Hugging Face Hub write them. No name is two entries'.
+TEST_F(CatalogTest, NamesOfOtherProgramsAreRead) {
+  for (const auto& [name, id] : std::vector<std::pair<const char*, const char*>>{
+           {"NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"},
+           {"NVIDIA A100 80GB PCIe", "a100-pcie-80gb"},
+           {"NVIDIA H100 80GB HBM3", "h100-sxm-80gb"},
+           {"NVIDIA H200 NVL", "h200-nvl"},
+           {"NVIDIA GeForce RTX 4090", "rtx-4090"},
+           {"NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"},
+           {"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"},
+           {"Tesla V100-SXM2-16GB", "v100-sxm2-16gb"},
+           {"NVIDIA GB200", "gb200"},
+           {"AMD Instinct MI300X", "mi300x"}}) {
+    EXPECT_EQ(catalog_.gpu(name)->id, id) << name;
+  }
+  for (const auto& [name, id] :
+       std::vector<std::pair<const char*, const char*>>{{"Standard_ND96isr_H100_v5", "azure-nd-h100-v5"},
+                                                        {"a3-megagpu-8g", "gcp-a3-mega"},
+                                                        {"BM.GPU.H100.8", "oci-h100"},
+                                                        {"g5.48xlarge", "g5"}}) {
+    EXPECT_EQ(catalog_.cluster(name)->id, id) << name;
+  }
+  for (const auto& [name, id] :
+       std::vector<std::pair<const char*, const char*>>{{"meta-llama/Llama-3.1-8B-Instruct", "llama3-8b"},
+                                                        {"Qwen/Qwen3-8B", "qwen3-8b"},
+                                                        {"google/gemma-3-27b-it", "gemma3-27b"},
+                                                        {"meta-llama/Llama-2-7b-hf", "llama2-7b"}}) {
+    EXPECT_EQ(catalog_.model(name)->id, id) << name;
+  }
+  EXPECT_THAT(to_text(catalog_.model("nobody/knows-it").error()),
+              HasSubstr("huggingface.co/nobody/knows-it/blob/main"));
+  EXPECT_THAT(to_text(catalog_.model("folder/file.json").error()), HasSubstr("cannot be read"));
+  for (const CatalogKind kind : {CatalogKind::kGpu, CatalogKind::kCluster, CatalogKind::kModel}) {
+    std::map<std::string, std::string> owners;
+    for (const CatalogEntry& entry : catalog_.list(kind)) {
+      std::vector<std::string> names = {entry.id, entry.name};
+      names.insert(names.end(), entry.aliases.begin(), entry.aliases.end());
+      for (const std::string& name : names) {
+        const std::string& owner = owners.try_emplace(folded_name(name), entry.id).first->second;
+        EXPECT_EQ(owner, entry.id) << name;
+      }
+    }
+  }
+}
 
 TEST_F(CatalogTest, EveryEntryIsReadUnderItsOwnId) {
   for (const CatalogEntry& entry : catalog_.list(CatalogKind::kGpu)) {
