@@ -79,9 +79,14 @@ std::string cluster_text(const Cluster& cluster) {
     const auto known = catalog.fabric(level.fabric.id);
     const bool usual = !known || known->bandwidth == level.fabric.bandwidth;
     const char* const unit = i == 0 ? "GPU" : i == cluster.node_levels() ? "node" : "group";
-    machine +=
-        fmt::format("{}{} {}{} by {}{}", machine.empty() ? "" : ", ", level.size, unit, level.size == 1 ? "" : "s",
-                    level.fabric.name, usual ? "" : " of " + to_text(level.fabric.bandwidth));
+    machine += fmt::format("{}{} {}{}", machine.empty() ? "" : ", ", level.size, unit, level.size == 1 ? "" : "s");
+    if (level.size == 1 && i > 0) continue;
+    machine += fmt::format(" by {}", level.fabric.name);
+    if (!usual) machine += fmt::format(" at {}", to_text(level.fabric.bandwidth));
+    if (i == cluster.node_levels() && !level.ring) {
+      const double ports = level.nics_per_gpu * static_cast<double>(cluster.gpus_per_node());
+      machine += fmt::format(" ({:.3g} port{} per node)", ports, ports == 1 ? "" : "s");
+    }
   }
   return fmt::format("{}: {}", cluster.name, machine);
 }

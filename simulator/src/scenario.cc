@@ -64,6 +64,46 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
   return cluster;
 }
 
+// Gives each node `gpus` GPUs: units of its outermost level, or a part of the one unit that is left. A node with fewer
+// GPUs than its ports were made for has one port at least.
+Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
+  const std::int64_t before = cluster.gpus_per_node();
+  std::int64_t left = gpus;
+  for (std::size_t i = 0; i < cluster.node_levels(); ++i) {
+    FabricLevel& level = cluster.levels[i];
+    const bool outermost = i + 1 == cluster.node_levels();
+    if (!outermost && left > level.size && left % level.size != 0) {
+      return fail({ErrorCode::kInfeasible,
+                   fmt::format("{} GPUs do not fill groups of {} ({})", gpus, level.size, level.fabric.name),
+                   "machine/gpus_per_node", fmt::format("a multiple of {}", level.size)});
+    }
+    if (outermost || left < level.size) level.size = left;
+    level.spare = 0;
+    left = outermost ? 1 : std::max<std::int64_t>(1, left / level.size);
+  }
+  for (std::size_t i = cluster.node_levels(); i < cluster.levels.size(); ++i) {
+    double& each = cluster.levels[i].nics_per_gpu;
+    if (each * static_cast<double>(before) >= 1) each = std::max(each, std::min(1.0, 1 / static_cast<double>(gpus)));
+  }
+  return {};
+}
+
+Result<void> set_ports(Cluster& cluster, std::int64_t ports) {
+  const std::int64_t gpus = cluster.gpus_per_node();
+  if (cluster.levels.size() == cluster.node_levels() || gpus == 0) {
+    return fail({ErrorCode::kInvalidInput, "the machine has no network between nodes of a known size",
+                 "machine/nics_per_node", "a machine of several nodes",
+                 "write machine/inter and machine/gpus_per_node"});
+  }
+  const double each = static_cast<double>(ports) / static_cast<double>(gpus);
+  if (each > kPortsOfAGpu.most) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} ports for {} GPUs", ports, gpus), "machine/nics_per_node",
+                 fmt::format("at most {:g} for each GPU", kPortsOfAGpu.most)});
+  }
+  for (std::size_t i = cluster.node_levels(); i < cluster.levels.size(); ++i) cluster.levels[i].nics_per_gpu = each;
+  return {};
+}
+
 Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog& catalog) {
   if (spec.intra) {
     NS_TRY(const Fabric fabric, from("machine/intra", catalog.fabric(*spec.intra)));
@@ -88,6 +128,8 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
     if (cluster.levels.size() == inside) cluster.levels.push_back({fabric, 0, 1, 1});
     for (std::size_t i = inside; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
   }
+  if (spec.gpus_per_node && !cluster.levels.empty()) NS_TRY_VOID(resize_nodes(cluster, *spec.gpus_per_node));
+  if (spec.nics_per_node) NS_TRY_VOID(set_ports(cluster, *spec.nics_per_node));
   const std::size_t inside = cluster.node_levels();
   if (spec.intra_bandwidth) {
     for (std::size_t i = 0; i < inside; ++i) {
@@ -137,24 +179,6 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
     }
   }
   cluster.levels.back().size = left;
-  return {};
-}
-
-// Gives each node `gpus` GPUs: units of its outermost level, or a part of the one unit that is left.
-Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
-  std::int64_t left = gpus;
-  for (std::size_t i = 0; i < cluster.node_levels(); ++i) {
-    FabricLevel& level = cluster.levels[i];
-    const bool outermost = i + 1 == cluster.node_levels();
-    if (!outermost && left > level.size && left % level.size != 0) {
-      return fail({ErrorCode::kInfeasible,
-                   fmt::format("{} GPUs do not fill groups of {} ({})", gpus, level.size, level.fabric.name),
-                   "machine/gpus_per_node", fmt::format("a multiple of {}", level.size)});
-    }
-    if (outermost || left < level.size) level.size = left;
-    level.spare = 0;
-    left = outermost ? 1 : std::max<std::int64_t>(1, left / level.size);
-  }
   return {};
 }
 
@@ -644,7 +668,6 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
-  if (spec.gpus_per_node && !cluster.levels.empty()) NS_TRY_VOID(resize_nodes(cluster, *spec.gpus_per_node));
   // What machine/intra alone describes is a node, not so many GPUs to fill.
   bool sized = (spec.cluster || base != nullptr) && !cluster.levels.empty() && gpus_of(cluster) > 0;
   // A report's machine was sized for its own plan: another plan opens it again.

@@ -20,7 +20,7 @@ struct References {
   std::optional<std::string> model;
   std::optional<std::string> framework;
   std::optional<std::string> gpu, cluster;
-  std::optional<std::int64_t> nodes, gpus_per_node;
+  std::optional<std::int64_t> nodes, gpus_per_node, nics_per_node;
   std::optional<std::string> intra, inter;
   std::optional<BytesPerSecond> intra_bandwidth, inter_bandwidth;  // of a GPU, one direction
   std::optional<std::string> calibration;                          // a file of network corrections, or "none"
@@ -131,6 +131,10 @@ void visit_fields(Visitor&& visit, T& names) {
         names.intra);
   visit({.name = "machine/inter", .help = "fabric between nodes", .values = "ID", .default_text = "the machine's own"},
         names.inter);
+  visit({.name = "machine/nics_per_node",
+         .help = "network ports of a node, which its GPUs share",
+         .default_text = "the machine's own, for each GPU"},
+        names.nics_per_node);
   visit({.name = "machine/intra_bandwidth",
          .help = "of a GPU, one direction, as in \"450 GB/s\"",
          .values = "RATE",

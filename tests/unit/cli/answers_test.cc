@@ -323,7 +323,7 @@ TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {
 TEST(Answers, AnOwnBandwidthIsShownAndNotLostInSilence) {
   const ScratchFolder folder;
   const std::string work = "--model gpt2 --gpu h100 --dp 16 --global-batch 16 --inter-bandwidth '12.5 GB/s'";
-  EXPECT_THAT(answered(work).out, HasSubstr("2 nodes by InfiniBand NDR of 12.5 GB/s"));
+  EXPECT_THAT(answered(work).out, HasSubstr("2 nodes by InfiniBand NDR at 12.5 GB/s (8 ports per node)"));
   std::ofstream(folder.path() / "report.json") << answered(work + " --json").out;
   const auto warned = [&](const std::string& flags) {
     return run_command("ns-dist --from report.json " + flags, folder.path()).err;

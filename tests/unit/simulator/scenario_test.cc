@@ -195,6 +195,28 @@ TEST(Resolve, ReplicasFillTheNodes) {
   EXPECT_EQ(resolved(spec).plan.dp, 2);
 }
 
+// Eight RTX 4090 share one port. A smaller node has it, too; where a node has more than one, they become fewer with its
+// GPUs. A rate of a GPU is what it says, however many ports there are.
+TEST(Resolve, ASmallerNodeKeepsAPort) {
+  const auto ports = [](const char* gpu, std::int64_t gpus) {
+    ScenarioSpec spec;
+    spec.set("machine/gpu", gpu).set("machine/nodes", 2).set("machine/gpus_per_node", gpus);
+    return resolved(spec).cluster.levels[1].nics_per_gpu * static_cast<double>(gpus);
+  };
+  for (const std::int64_t gpus : {1, 2, 4, 8}) EXPECT_EQ(ports("rtx-4090", gpus), 1);
+  EXPECT_EQ(ports("rtx-4090", 16), 2);
+  EXPECT_EQ(ports("l40s", 4), 2);
+  EXPECT_EQ(ports("l40s", 1), 1);
+  EXPECT_EQ(ports("h100", 4), 4);
+  ScenarioSpec spec;
+  spec.set("machine/gpu", "a100").set("machine/nodes", 2).set("machine/nics_per_node", 1);
+  EXPECT_EQ(resolved(spec).cluster.levels[1].nics_per_gpu, 0.125);
+  spec.set("machine/inter_bandwidth", "10 Gbit/s");
+  EXPECT_DOUBLE_EQ(resolved(spec).cluster.levels[1].bandwidth_per_gpu() / (Gbit / s), 10);
+  spec.set("machine/nics_per_node", 100'000);
+  EXPECT_THAT(to_text(resolve(spec, Catalog::standard()).error()), HasSubstr("at most 1000 for each GPU"));
+}
+
 TEST(Resolve, RefusesRanksThatDoNotFillTheNodes) {
   ScenarioSpec spec;
   spec.set("plan/tp", 8).set("plan/pp", 16).set("plan/dp", 7).set("machine/nodes", 128);
