@@ -85,6 +85,7 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
   fabric.uneven_mesh = reader.boolean("uneven_mesh", false);
+  fabric.peer_to_peer = reader.boolean("peer_to_peer", false);
   check_id(fabric.id, reader);
   if (fabric.latency > kLongestHop) {
     reader.note("latency", fmt::format("a hop of {}", to_text(fabric.latency)),
@@ -93,6 +94,10 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   if (fabric.uneven_mesh && !is_point_to_point(fabric.kind)) {
     reader.note("uneven_mesh", fmt::format("pairs of GPUs have no links of their own on {}", name_of(fabric.kind)),
                 "only with nvlink or xgmi, which join pairs of GPUs");
+  }
+  if (fabric.peer_to_peer && fabric.kind != FabricKind::kPcie) {
+    reader.note("peer_to_peer", fmt::format("GPUs on {} reach each other in any case", name_of(fabric.kind)),
+                "only with pcie, which may go through the host's memory");
   }
   check_sources(root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));

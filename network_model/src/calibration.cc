@@ -97,7 +97,7 @@ Corrected through_host(std::size_t ranks) {
   return {Correction(knots), 0, 0, Corrected::Source::kOthers, true};
 }
 
-// GPUs without NVLink whose route over PCIe nobody measured: their transfers go directly, as NCCL's constants have it,
+// GPUs whose route over PCIe nobody measured: their transfers go directly, as NCCL's constants have it,
 // or through the host's memory. The forecast lies between the two in logarithms, and the interval holds both.
 Corrected of_unknown_route(const Corrected& host, std::size_t ranks) {
   Corrected between = mixed({}, host, 0.5);
@@ -114,11 +114,10 @@ Corrected of_unknown_route(const Corrected& host, std::size_t ranks) {
 // one die with the same clock (B200, B300 and GB200 against H200, by 1.5).
 bool has_two_dies(std::string_view family) { return family == "blackwell" || family == "cdna2"; }
 
-// GPUs without NVLink whose PCIe transfers may go through the host's memory, as those of the measured L40S. Data-center
-// GPUs of earlier generations reach each other over PCIe switches; the measurements do not apply to them.
-bool may_go_through_host(const Gpu& gpu) {
-  return !gpu.scale_up && (gpu.architecture == "ada" || generation_of(gpu.architecture) == "blackwell");
-}
+// GPUs whose PCIe transfers may go through the host's memory, as those of the measured L40S: cards with GDDR, of which
+// NVIDIA's driver has no peer-to-peer transfers (GeForce) or servers often turn them off. Boards with HBM reach each
+// other over PCIe switches; the measurements do not apply to them.
+bool may_go_through_host(const Gpu& gpu) { return gpu.memory_type.starts_with("GDDR"); }
 
 }  // namespace
 
@@ -194,17 +193,23 @@ std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool inte
 
 void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
   const std::string_view family = generation_of(cluster.gpu.architecture);
+  const bool knows_route = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
+    return link_class_of(level.fabric.kind) == link_class && level.fabric.peer_to_peer;
+  });
   // The curves of this link class, by row and number of ranks.
   std::vector<std::array<std::vector<const CalibrationCurve*>, kMostMeasuredRanks + 1>> measured(kKinds * kRowsOfKind);
   bool any_measured = false;
   for (const CalibrationCurve& curve : calibration.curves) {
     if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostMeasuredRanks)) continue;
     if (curve.fabric != name_of(link_class)) continue;
+    // Other servers may have another route.
+    if (knows_route && (curve.cluster.empty() || curve.cluster != cluster.id)) continue;
     const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
     measured[row(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
     any_measured = true;
   }
-  const bool unmeasured_route = link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured;
+  const bool unmeasured_route =
+      link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured && !knows_route;
   const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
   // The first of these that there are: curves of this cluster, of its GPU, of the GPU whose file its own file changes,
   // of its family; the mean over families.

@@ -133,7 +133,9 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   const std::size_t inside = cluster.node_levels();
   if (spec.intra_bandwidth) {
     for (std::size_t i = 0; i < inside; ++i) {
-      cluster.levels[i].fabric.bandwidth = *spec.intra_bandwidth / cluster.levels[i].nics_per_gpu;
+      Fabric& fabric = cluster.levels[i].fabric;
+      fabric.bandwidth = *spec.intra_bandwidth / cluster.levels[i].nics_per_gpu;
+      fabric.peer_to_peer = fabric.kind == FabricKind::kPcie;
     }
   }
   if (spec.inter_bandwidth) {

@@ -357,6 +357,8 @@ TEST_F(ClusterFileTest, MembersThatMeanNothingAreRefused) {
   EXPECT_TRUE(fabric(one + R"("2.7 us")"));
   EXPECT_THAT(to_text(fabric(one + R"("1 h")").error()),
               AllOf(HasSubstr("fabric.json#/latency: a hop of"), HasSubstr("at most 100 ms")));
+  EXPECT_THAT(to_text(fabric(one + R"("2.7 us", "peer_to_peer": true)").error()),
+              AllOf(HasSubstr("fabric.json#/peer_to_peer"), HasSubstr("only with pcie")));
   EXPECT_THAT(to_text(fabric(one + R"("2.7 us", "uneven_mesh": true)").error()),
               AllOf(HasSubstr("fabric.json#/uneven_mesh"), HasSubstr("only with nvlink or xgmi")));
 }

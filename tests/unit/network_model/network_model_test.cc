@@ -166,7 +166,7 @@ TEST(NetworkModel, AGpuLikeAMeasuredOneHasItsCurves) {
 TEST(NetworkModel, WhatStaysInANodeOfPairsIsNotFasterThanThere) {
   Cluster cluster = test::dgx_a100();
   cluster.gpu.id = "pairs";
-  cluster.gpu.architecture = "ada";
+  cluster.gpu.memory_type = "GDDR6";
   cluster.levels = {{{"bridge", "NVLink", FabricKind::kNvlink, 300 * GB / s, 0.6 * us}, 2, 1, 1},
                     {{"pcie", "PCIe", FabricKind::kPcie, 32 * GB / s, 1 * us}, 4, 1, 1},
                     {test::infiniband(10'000), 0, 1, 1}};
