@@ -210,9 +210,10 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   }
   if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
   if (plan.passes == Passes::kForward) return;
-  if (shards_gradients(plan)) {
+  if (shards_gradients(plan) || offloads_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
-    used.gradients = updated * sum + whole * each.weight * units::B;
+    const double stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1;
+    used.gradients = stays * updated * sum + whole * each.weight * units::B;
     if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
     used.gradients = (held.total() + padding) * gradient_size(plan, shape.dtype);

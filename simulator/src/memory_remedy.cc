@@ -24,7 +24,7 @@ namespace {
 constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardGradients = 0.03,
                  kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02,
                  kWholeExperts = 0.02, kDoubleCp = 0.04, kSchedule = 0.04, kOffload = 0.5, kFusedAttention = -0.1,
-                 kFrozenIn4Bits = 0.07;
+                 kFrozenIn4Bits = 0.07, kFusedLoss = 0.01;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -110,15 +110,20 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
   return all;
 }
 
-// What any degrees may have: fused attention, frozen weights in 4 bits, a smaller microbatch, more recomputation, 1F1B,
-// which keeps few microbatches, the optimizer or the weights shared among more replicas, the optimizer on the host, and
-// under ZeRO-3 more replicas.
+// What any degrees may have: fused attention, a loss that does not store its logits, frozen weights in 4 bits, a
+// smaller microbatch, more recomputation, 1F1B, which keeps few microbatches, the optimizer or the weights shared among
+// more replicas, the optimizer on the host, and under ZeRO-3 more replicas.
 std::vector<Remedy> savings_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
   all = varied(all, can_fuse_attention(scenario) ? 1 : 0, [](Remedy& each, int) {
     each.plan.flash_attention = true;
     each.cost += kFusedAttention;
+  });
+  const bool may_fuse_loss = loss_library_of(plan) != Library::kLiger && plan.passes == Passes::kTraining;
+  all = varied(all, may_fuse_loss ? 1 : 0, [](Remedy& each, int) {
+    each.plan.loss_library = Library::kLiger;
+    each.cost += kFusedLoss;
   });
   const bool may_freeze = plan.lora_rank > 0 && !freezes_in_4_bits(plan) && !quantizes(scenario.training.precision);
   all = varied(all, may_freeze ? 1 : 0, [](Remedy& each, int) {
@@ -180,8 +185,10 @@ std::vector<Remedy> savings_for(const Scenario& scenario) {
   return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
 
-// Whether weights are not shared in a pipeline, unless they were.
+// Whether weights are not shared in a pipeline, unless they were, and no rank has a part of the logits that are never
+// stored.
 bool go_together(const Scenario& scenario, const Remedy& degrees, const Remedy& saving) {
+  if (saving.plan.loss_library != scenario.plan.loss_library && degrees.plan.tp > 1) return false;
   return saving.plan.zero != ZeroStage::kParameters || scenario.plan.zero == ZeroStage::kParameters ||
          degrees.plan.pp == 1;
 }

@@ -363,6 +363,7 @@ std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
   if (gpus <= ranks) return std::nullopt;
   std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {} rank{}", gpus - ranks, gpus,
                                  gpus - ranks == 1 ? "stays" : "stay", ranks, ranks == 1 ? "" : "s");
+  if (ranks == 1) text += "; machine/gpus_per_node=1 is a machine without them";
   if (const std::int64_t last = ranks % node; ranks > node && last != 0) {
     text += fmt::format("; the last node has {} of {}, for whose links collectives across nodes may wait", last, node);
   }
@@ -396,6 +397,13 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
                                                 "training/mtp=on trains {}",
                                                 layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
+  }
+  if (scenario.plan.lora_rank > 0 && !scenario.named.names.contains("framework")) {
+    found.push_back(
+        {"framework_assumed",
+         fmt::format("the defaults are those of {}: adapters are mostly trained by framework=transformers-sdpa "
+                     "(whole replicas) or framework=fsdp (shared weights)",
+                     scenario.framework)});
   }
   if (auto idle = idle_gpus(scenario.cluster, ranks)) found.push_back(*std::move(idle));
   const Bytes capacity = scenario.cluster.gpu.memory;

@@ -287,6 +287,12 @@ constexpr bool runs_by_layer(const ParallelPlan& plan) {
 constexpr bool shards_gradients(const ParallelPlan& plan) {
   return plan.zero >= ZeroStage::kGradients && runs_by_layer(plan);
 }
+// DeepSpeed's ZeRO-2 and 3 move gradients to the host as soon as they are reduced, where the optimizer is there; one
+// replica's, too (deepspeed/runtime/zero/stage_1_and_2.py, copy_grads_in_partition; stage3.py, partition_grads).
+constexpr bool offloads_gradients(const ParallelPlan& plan) {
+  return plan.zero >= ZeroStage::kGradients && plan.zero_library == ZeroLibrary::kDefault &&
+         plan.offload_optimizer.value > 0;
+}
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && runs_by_layer(plan);

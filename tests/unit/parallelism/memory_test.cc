@@ -268,6 +268,27 @@ TEST(Memory, LoraTrainsItsAdaptersAlone) {
   EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + root + 2 * layer), 1);
 }
 
+// DeepSpeed's ZeRO-2 and 3 move gradients to the host with the optimizer, one GPU's, too: what is left are two layers'.
+// FSDP and ZeRO-1 keep them.
+TEST(Memory, OffloadedGradientsLeaveTheGpu) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{8, 1, 4096, Precision::kBf16};
+  const double all = 6'738'415'616, layer = (all - 2 * 32'000.0 * 4096 - 4096) / 32;
+  for (const std::int64_t dp : {1, 8}) {
+    ParallelPlan plan{.dp = dp, .zero = ZeroStage::kGradients, .recompute = Recompute::kFull, .offload_optimizer = {1}};
+    const auto gradients = [&] { return memory_budget(model, plan, training)->stages[0].gradients / B; };
+    EXPECT_NEAR(gradients(), 2 * (2 * layer + 2 * 32'000.0 * 4096 + 4096), 1);
+    plan.offload_optimizer = {0.5};
+    const double half = gradients();
+    plan.offload_optimizer = {};
+    EXPECT_LT(half, gradients());
+    plan.zero = ZeroStage::kOptimizer;
+    const double kept = gradients();
+    plan.offload_optimizer = {1};
+    EXPECT_EQ(gradients(), kept);
+  }
+}
+
 // QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
 // weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 TEST(Memory, LinearLayersFrozenIn4Bits) {

@@ -589,7 +589,7 @@ TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
 // DeepSpeed's tensor parallelism does not divide sequences: that is no reason to do without it.
 TEST(Resolve, ARemedyUnderDeepSpeedDividesProducts) {
   ScenarioSpec spec;
-  spec.set("model", "qwen3-14b").set("machine/gpu", "rtx-4090").set("framework", "deepspeed").set("plan/dp", 8);
+  spec.set("model", "qwen3-32b").set("machine/gpu", "rtx-4090").set("framework", "deepspeed").set("plan/dp", 8);
   spec.set("plan/recompute", "full").set("plan/offload_optimizer", 1.0);
   spec.set("training/global_batch", 64).set("training/sequence", 4096);
   const auto [report, again] = remedied(spec);
@@ -707,6 +707,28 @@ TEST(Resolve, ARemedyFusesAttention) {
   EXPECT_TRUE(again->fits);
   EXPECT_TRUE(again->scenario.plan.flash_attention);
   EXPECT_LT(again->step, report->step);
+}
+
+// Logits that are never stored; frozen weights in 4 bits. Where a framework has neither, other plans.
+TEST(Resolve, ARemedyStoresNoLogitsOrFrozenWeights) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "rtx-4090").set("machine/gpus_per_node", 1).set("plan/dp", 1);
+  spec.set("framework", "transformers-sdpa").set("plan/recompute", "full").set("plan/lora_rank", 16);
+  spec.set("training/global_batch", 4).set("training/micro_batch", 1).set("training/sequence", 8192);
+  auto [logits, without] = remedied(spec);
+  EXPECT_TRUE(without->fits);
+  EXPECT_EQ(without->scenario.plan.loss_library, Library::kLiger);
+  EXPECT_EQ(without->scenario.plan.frozen_weights, FrozenWeights::kPlain);
+  spec.set("model", "qwen3-14b");
+  auto [weights, packed] = remedied(spec);
+  EXPECT_TRUE(packed->fits);
+  EXPECT_EQ(packed->scenario.plan.frozen_weights, FrozenWeights::kNf4);
+  spec.set("framework", "megatron-core").set("plan/frozen_weights", "plain").set("plan/loss_library", "default");
+  const auto megatron = simulate(resolved(spec));
+  ASSERT_TRUE(megatron && !megatron->fits);
+  for (const Assignment& each : megatron->remedy ? megatron->remedy->set : std::vector<Assignment>()) {
+    EXPECT_TRUE(each.field != "plan/frozen_weights" && each.field != "plan/loss_library") << each.field;
+  }
 }
 
 // A remedy can be added to the plan's own flags, too. Experts are spread over more ranks. The optimizer goes to the

@@ -1091,6 +1091,16 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
   EXPECT_EQ(warned("torchtitan", "none", "on"), "");
 }
 
+// Adapters under a framework that nobody named: others train them. Whoever names one knows.
+TEST(Simulate, WarnsOfAdaptersUnderTheDefaultFramework) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt2").set("training/global_batch", 8);
+  EXPECT_EQ(told_of("framework_assumed", spec), "");
+  spec.set("plan/lora_rank", 8);
+  EXPECT_THAT(told_of("framework_assumed", spec), HasSubstr("framework=transformers-sdpa"));
+  EXPECT_EQ(told_of("framework_assumed", spec.set("framework", "megatron-core")), "");
+}
+
 // Pairs of settings that Megatron-Core refuses, and their neighbors that it has.
 TEST(Simulate, WarnsOfPairsThatMegatronRefuses) {
   const auto warned = [](std::initializer_list<Assignment> set) {
