@@ -29,7 +29,8 @@ namespace ns_dist::cli {
 namespace {
 
 struct CalibrateRequest {
-  std::string gpu, cluster, collectives, kernels, mode = "sustained", output, next;
+  std::string gpu, cluster, collectives, kernels, output, next;
+  std::optional<std::string> mode;  // "sustained"
   std::vector<std::string> from;
   bool json = false;
 };
@@ -120,6 +121,10 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
   const Catalog catalog = Catalog::standard();
+  const auto names = [&](const std::string& other) {
+    const auto found = catalog.cluster(other);
+    return found && found->id == cluster.id;
+  };
   MeasuredRows measured;
   std::vector<Error> mistakes;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
@@ -129,7 +134,7 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
     };
     if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
       refuse("no latency_ms", "the measured time in milliseconds");
-    } else if (row && !row->cluster.empty() && row->cluster != cluster.id) {
+    } else if (row && !row->cluster.empty() && row->cluster != cluster.id && !names(row->cluster)) {
       refuse(fmt::format("measured on cluster \"{}\"", row->cluster), fmt::format("rows of \"{}\" only", cluster.id));
     } else if (row && !row->gpu.empty()) {
       const auto gpu = catalog.gpu(row->gpu);
@@ -170,8 +175,8 @@ Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
   const std::vector<CollectiveRow>& rows = measured.rows;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
-    const std::int64_t whole_nodes = std::min(row.ranks, cluster.gpus_per_node());
-    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : whole_nodes, row.size,
+    const std::int64_t full = ranks_of_full_nodes(cluster, row.ranks);
+    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : full, row.size,
                             *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   NetworkFitOptions options;
@@ -295,13 +300,14 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
                  "add --gpu ID (ns-dist list gpus)"});
   }
   ComputeModelOptions options;
-  NS_TRY(options.mode, read_mode(request.mode));
+  const std::string mode = request.mode.value_or("sustained");
+  NS_TRY(options.mode, read_mode(mode));
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
   std::vector<std::string> inputs = request.from;
   inputs.push_back(request.kernels);
   NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
   NS_TRY(const auto steps, steps_of(request, gpu));
-  nlohmann::ordered_json json = {{"schema", "ns-dist/calibrate/1"}, {"gpu", gpu.id}, {"mode", request.mode}};
+  nlohmann::ordered_json json = {{"schema", "ns-dist/calibrate/1"}, {"gpu", gpu.id}, {"mode", mode}};
   if (request.kernels.empty()) {
     NS_TRY(Calibrated advice, advice_of(request, gpu, {gpu.id, options.mode, {}}, steps));
     json.update(advice.json);
@@ -311,7 +317,7 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
   NS_TRY_VOID(write_text(request.output, to_json(calibration)));
-  std::string text = fmt::format("{} on {}, in {}\n", request.mode, gpu.id, request.output);
+  std::string text = fmt::format("{} on {}, in {}\n", mode, gpu.id, request.output);
   if (options.mode == Mode::kSustained)
     text.insert(text.size() - 1, "; ns-dist kernels takes it with --mode sustained");
   nlohmann::ordered_json families = nlohmann::ordered_json::array();
@@ -371,10 +377,13 @@ int calibrate_command(int argc, const char* const* argv) {
   if (!first && request.output.empty()) {
     return report_error({ErrorCode::kUsage, "the correction has no file", "--output", "a file", "add --output FILE"});
   }
-  for (const auto& [flag, is_given] :
-       {std::pair("--from", !request.from.empty()), std::pair("--next", !request.next.empty())}) {
-    if (request.collectives.empty() || !is_given) continue;
-    return report_error({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels"});
+  for (const auto& [flag, of_kernels, is_given] :
+       {std::tuple("--from", true, !request.from.empty()), std::tuple("--next", true, !request.next.empty()),
+        std::tuple("--mode", true, request.mode.has_value()),
+        std::tuple("--cluster", false, !request.cluster.empty())}) {
+    if (!is_given || of_kernels == request.collectives.empty()) continue;
+    return report_error({ErrorCode::kUsage, of_kernels ? "is not a flag of collectives" : "is not a flag of kernels",
+                         flag, of_kernels ? "only with kernels" : "only with collectives"});
   }
   if (!request.collectives.empty() && !request.kernels.empty()) {
     return report_error(

@@ -56,22 +56,11 @@ Result<int> answer(const CollectivesRequest& request) {
   std::set<std::string> clusters;                              // of the rows, as a calibration names them
   CollectiveForecaster forecaster(
       [&](std::string_view gpu, std::string_view cluster) -> Result<Cluster> {
-        auto known = catalog.cluster(cluster);
-        if (known) clusters.insert(known->id);
-        const bool asked = !cluster.empty() && cluster == request.cluster;
-        if (gpu.empty() || (asked && !known)) return known;
-        NS_TRY(const Gpu found, catalog.gpu(gpu));
-        if (known) {
-          Cluster machine = with_gpu(*known, found);
-          warn_of(machine);
-          return machine;
-        }
-        NS_TRY(Cluster usual, catalog.usual_machine(found));
-        // A measured system that the catalog does not know: its GPU's usual machine, under its own name, because a
-        // calibration may know that.
-        if (!cluster.empty()) usual.id = cluster;
-        clusters.insert(usual.id);
-        return usual;
+        if (!cluster.empty() && cluster == request.cluster) NS_TRY_VOID(catalog.cluster(cluster));
+        NS_TRY(Cluster machine, catalog.measured_machine(gpu, cluster));
+        if (!gpu.empty() && !cluster.empty()) warn_of(machine);
+        clusters.insert(machine.id);
+        return machine;
       },
       options);
 

@@ -27,9 +27,19 @@ struct FitRequest {
 
 // Corrections of collectives: one of the two calibrations that the folder teaches.
 Result<int> answer_collectives(const FitRequest& request) {
+  for (const auto& [flag, is_given] :
+       {std::pair("--exclude-gpu", !request.exclude_gpus.empty()),
+        std::pair("--exclude-generation", !request.exclude_generations.empty()),
+        std::pair("--table", !request.tables.empty()), std::pair("--exclude-table", !request.exclude_tables.empty()),
+        std::pair("--prefer-framework", !request.prefer_frameworks.empty()),
+        std::pair("--threads", !request.threads.empty())}) {
+    if (is_given) return fail({ErrorCode::kUsage, "is not a flag of collectives", flag, "only with kernels"});
+  }
+  if (request.data.size() > 1)
+    return fail({ErrorCode::kUsage, "collectives are read from one folder", "--data", "one folder"});
   const Catalog catalog = Catalog::standard();
-  NS_TRY(const LearnedCalibrations learned, learn_collectives(request.data.front(), catalog));
-  const NetworkCalibration& wanted = request.predictors.front() == kCollectives ? learned.families : learned.clusters;
+  const CalibrationRecipe& recipe = request.predictors.front() == kCollectives ? kFamiliesRecipe : kClustersRecipe;
+  NS_TRY(const NetworkCalibration wanted, learn_collectives(request.data.front(), recipe, catalog));
   NS_TRY_VOID(write_text(request.output, to_json(wanted)));
   std::fputs(fmt::format("{} curves in {}\n", wanted.curves.size(), request.output).c_str(), stdout);
   return kAnswered;
@@ -90,8 +100,10 @@ Result<int> answer(const FitRequest& request) {
 }  // namespace
 
 int fit_command(int argc, const char* const* argv) {
-  CLI::App app{"Weights of the kernel model from measured kernels, with a card that lists what they were fitted on.",
-               "fit"};
+  CLI::App app{
+      "Weights of the kernel model from measured kernels, with a card that lists what they were fitted on; or "
+      "corrections of the network model from measured collectives.",
+      "fit"};
   set_up(app);
   FitRequest request;
   app.add_option("--data", request.data, "folders of measured kernels, CSV or CSV.gz")

@@ -398,6 +398,17 @@ Result<Cluster> Catalog::usual_machine(const Gpu& gpu, std::string_view file) co
   return built_for(gpu, *usual);
 }
 
+Result<Cluster> Catalog::measured_machine(std::string_view gpu, std::string_view system) const {
+  if (gpu.empty()) return cluster(system);
+  NS_TRY(const Gpu found, this->gpu(gpu));
+  if (!system.empty()) {
+    if (const auto known = cluster(system)) return with_gpu(*known, found);
+  }
+  NS_TRY(Cluster usual, usual_machine(found));
+  if (!system.empty()) usual.id = system;
+  return usual;
+}
+
 bool Catalog::is_built_in() const {
   return std::none_of(folders_.begin(), folders_.end(), [](const std::filesystem::path& folder) {
     std::error_code status;

@@ -22,22 +22,6 @@ using Rows = std::vector<CollectiveRow>;
 
 const std::string& system_of(const CollectiveRow& row) { return row.cluster.empty() ? row.gpu : row.cluster; }
 
-// Clusters by GPU and system. A system is its GPU's usual machine under its own name: a calibration may know that.
-class Machines {
- public:
-  explicit Machines(const Catalog& catalog) : catalog_(catalog) {}
-
-  Result<Cluster> of(std::string_view gpu, std::string_view system) const {
-    NS_TRY(const Gpu found, catalog_.gpu(gpu));
-    NS_TRY(Cluster cluster, catalog_.usual_machine(found));
-    if (!system.empty()) cluster.id = system;
-    return cluster;
-  }
-
- private:
-  const Catalog& catalog_;
-};
-
 struct Measured {
   Rows rows;
   std::vector<Error> mistakes;
@@ -61,9 +45,9 @@ Result<Measured> read_rows(const std::filesystem::path& path) {
   return measured;
 }
 
-Result<NetworkCalibration> fit(const Rows& rows, const Machines& machines, const NetworkFitOptions& options) {
+Result<NetworkCalibration> fit(const Rows& rows, const Catalog& catalog, const NetworkFitOptions& options) {
   return fit_rows(
-      rows, [&](auto gpu, auto system) { return machines.of(gpu, system); }, options);
+      rows, [&](auto gpu, auto system) { return catalog.measured_machine(gpu, system); }, options);
 }
 
 // A number from 0 to 4 for every machine, collective, group and size: the fifth that it is left out with. The smallest
@@ -105,10 +89,11 @@ std::optional<double> constant_ms(const CollectiveRow& row, const Cluster& clust
 // Forecasts of rows beside what was measured and what the baselines forecast.
 class Judge {
  public:
-  Judge(const Machines& machines, NetworkModelOptions options)
-      : machines_(machines),
-        ours_([this](auto gpu, auto system) { return machines_.of(gpu, system); }, std::move(options)),
-        published_([this](auto gpu, auto system) { return machines_.of(gpu, system); }, {.calibrated = false}) {}
+  Judge(const Catalog& catalog, NetworkModelOptions options)
+      : catalog_(catalog),
+        ours_([this](auto gpu, auto system) { return catalog_.measured_machine(gpu, system); }, std::move(options)),
+        published_([this](auto gpu, auto system) { return catalog_.measured_machine(gpu, system); },
+                   {.calibrated = false}) {}
 
   Result<Judged> judge(const CollectiveRow& row) {
     NS_TRY(const CollectiveAnswer answer, ours_.forecast(row));
@@ -121,13 +106,13 @@ class Judge {
     judged.high = answer.forecast.high / units::ms;
     NS_TRY(const CollectiveAnswer published, published_.forecast(row));
     judged.others[kPublished] = published.forecast.latency / units::ms;
-    NS_TRY(const Cluster cluster, machines_.of(row.gpu, row.cluster));
+    NS_TRY(const Cluster cluster, catalog_.measured_machine(row.gpu, row.cluster));
     if (const auto constant = constant_ms(row, cluster)) judged.others[kConstant] = *constant;
     return judged;
   }
 
  private:
-  const Machines& machines_;
+  const Catalog& catalog_;
   CollectiveForecaster ours_, published_;
 };
 
@@ -150,7 +135,7 @@ std::vector<std::string> parts_of(std::string_view text) {
 class Suite {
  public:
   Suite(const std::filesystem::path& data, const Catalog& catalog, const std::function<void(double)>& progress)
-      : folder_(data / "collectives"), machines_(catalog), progress_(progress) {}
+      : folder_(data / "collectives"), catalog_(catalog), progress_(progress) {}
 
   Result<SuiteReport> run() {
     NS_TRY_VOID(one_node());
@@ -186,7 +171,7 @@ class Suite {
   }
   void judge(const Rows& rows, NetworkModelOptions options, Tables& into,
              const std::function<std::string(const CollectiveRow&)>& group) {
-    Judge judge(machines_, std::move(options));
+    Judge judge(catalog_, std::move(options));
     for (const CollectiveRow& row : rows) {
       auto judged = judge.judge(row);
       if (!judged) {
@@ -210,7 +195,7 @@ class Suite {
       Rows fitted, tested;
       for (const CollectiveRow& row : rows) (fifth_of(row) == fifth ? tested : fitted).push_back(row);
       if (fitted.empty() || tested.empty()) continue;
-      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {.for_one_cluster = for_one_cluster}));
+      NS_TRY(NetworkCalibration calibration, fit(fitted, catalog_, {.for_one_cluster = for_one_cluster}));
       if (for_one_cluster) std::erase_if(tested, [](const auto& row) { return row.gpus_per_node == row.ranks; });
       judge(tested, with(std::move(calibration)), into, system_of);
       tell(from + (to - from) * (fifth + 1) / 5);
@@ -234,7 +219,7 @@ class Suite {
       Rows fitted, tested;
       for (const CollectiveRow& row : rows) (row.gpu == gpu ? tested : fitted).push_back(row);
       if (fitted.empty()) continue;
-      NS_TRY(NetworkCalibration calibration, fit(fitted, machines_, {}));
+      NS_TRY(NetworkCalibration calibration, fit(fitted, catalog_, {}));
       judge(tested, with(std::move(calibration)), left_out, system_of);
       tell(0.3 * ++done / static_cast<double>(gpus.size()));
     }
@@ -345,7 +330,7 @@ class Suite {
   }
 
   std::filesystem::path folder_;
-  Machines machines_;
+  const Catalog& catalog_;
   const std::function<void(double)>& progress_;
   SuiteReport suite_{.title = "Collectives",
                      .note = std::string(kErrorTerms) +
@@ -361,23 +346,22 @@ Result<SuiteReport> check_collectives(const std::filesystem::path& data, const C
   return Suite(data, catalog, progress).run();
 }
 
-Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const Catalog& catalog) {
-  const Machines machines(catalog);
-  LearnedCalibrations learned;
-  const auto learn = [&](const CalibrationRecipe& recipe) -> Result<NetworkCalibration> {
-    const std::filesystem::path path = table_path(data / "collectives", recipe.table);
-    if (path.empty()) {
-      return fail({ErrorCode::kNotFound, "no measured collectives", (data / "collectives").string(),
-                   fmt::format("{}.csv or {}.csv.gz in it", recipe.table, recipe.table)});
-    }
-    NS_TRY(const Measured measured, read_rows(path));
-    if (!measured.mistakes.empty()) return fail(measured.mistakes.front());
-    return fit(measured.rows, machines,
-               {.source = std::string(recipe.source), .for_one_cluster = recipe.for_one_cluster});
-  };
-  NS_TRY(learned.families, learn(kFamiliesRecipe));
-  NS_TRY(learned.clusters, learn(kClustersRecipe));
-  return learned;
+Result<NetworkCalibration> learn_collectives(const std::filesystem::path& data, const CalibrationRecipe& recipe,
+                                             const Catalog& catalog) {
+  const std::filesystem::path path = table_path(data / "collectives", recipe.table);
+  if (path.empty()) {
+    return fail({ErrorCode::kNotFound, "no measured collectives", (data / "collectives").string(),
+                 fmt::format("{}.csv or {}.csv.gz in it", recipe.table, recipe.table)});
+  }
+  NS_TRY(const Measured measured, read_rows(path));
+  if (!measured.mistakes.empty()) return fail(measured.mistakes.front());
+  auto fitted =
+      fit(measured.rows, catalog, {.source = std::string(recipe.source), .for_one_cluster = recipe.for_one_cluster});
+  if (!fitted) {
+    std::string& where = fitted.error().where;
+    where = path.string() + (where.empty() ? "" : ", " + where);
+  }
+  return fitted;
 }
 
 }  // namespace ns_dist

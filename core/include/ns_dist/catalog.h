@@ -51,6 +51,10 @@ class Catalog {
   // The machine that a GPU is usually found in. Errors: its file names none, or one that is unknown; `file` names it in
   // them.
   Result<Cluster> usual_machine(const Gpu& gpu, std::string_view file = "") const;
+  // The machine that a row of a table was measured on: `system`, with `gpu` where one is named, too. A system that the
+  // catalog does not know is the usual machine of its GPU under that name: corrections may know it. `system` or `gpu`
+  // may be empty. Errors: an unknown GPU; without a GPU, an unknown system.
+  Result<Cluster> measured_machine(std::string_view gpu, std::string_view system) const;
   Result<Model> model(std::string_view reference) const;  // also a Hugging Face config.json, or its folder
   // With the entries of the frameworks that it is like. Errors also: such a framework is like itself.
   Result<Framework> framework(std::string_view reference) const;

@@ -30,7 +30,7 @@ namespace ns_dist {
 struct CollectiveRow {
   std::string gpu, cluster;  // one of them may be empty
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: all in one
+  std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: nodes are full
   Bytes size;                                 // nccl-tests' size (Collective::size)
   bool integer = false;                       // column dtype: int8, uint8, ... uint64
   std::optional<double> latency_ms;
@@ -41,8 +41,8 @@ struct CollectiveRow {
 class CollectiveReader {
  public:
   // Needed columns, in any order: collective, ranks, bytes, and gpu or cluster (`system` is read as cluster). Optional
-  // columns: gpus_per_node, dtype, latency_ms, imbalance (of all_to_all). Other columns are ignored. If the table has
-  // neither gpu nor cluster, all rows are of the argument `gpu` or `cluster`.
+  // columns: gpus_per_node, dtype, latency_ms, imbalance (of all_to_all). Other columns are ignored. A row that names
+  // neither gpu nor cluster is of the arguments `gpu` and `cluster`.
   // Keeps a reference to `table`. Errors: one of the needed columns is missing.
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
@@ -86,7 +86,7 @@ std::vector<std::string> to_fields(const CollectiveAnswer& answer);
 // reduce-scatter, all-to-all, gather and scatter, 1 for the others.
 double bus_bandwidth_gbs(CollectiveKind kind, std::int64_t ranks, Bytes size, Seconds latency);
 
-// The cluster of a row: `cluster` where the row names one, otherwise the usual one of `gpu`.
+// The machine of a row, as Catalog::measured_machine finds it.
 using ClusterResolver = std::function<Result<Cluster>(std::string_view gpu, std::string_view cluster)>;
 
 // fit_network on rows, each of which has a latency; the cluster of a row is found once. Errors: those of the resolver
@@ -98,7 +98,7 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
 class CollectiveForecaster {
  public:
   explicit CollectiveForecaster(ClusterResolver resolve, NetworkModelOptions options = {});
-  // Errors: the cluster is unknown, or the group does not lie on it.
+  // Errors: those of the resolver, or the group does not lie on the cluster.
   Result<CollectiveAnswer> forecast(const CollectiveRow& row);
   // The row's collective on its cluster; errors as above.
   Result<Collective> collective(const CollectiveRow& row);

@@ -11,18 +11,19 @@ namespace ns_dist {
 Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const ClusterResolver& resolve,
                                     const NetworkFitOptions& options) {
   std::vector<Cluster> clusters;
-  std::map<std::string, std::size_t> index;
+  std::map<std::pair<std::string, std::string>, std::size_t> index;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
     if (!row.latency_ms) {
       return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time"});
     }
-    const auto [found, added] = index.emplace(row.cluster.empty() ? row.gpu : row.cluster, clusters.size());
+    const auto [found, added] = index.emplace(std::pair(row.gpu, row.cluster), clusters.size());
     if (added) {
       NS_TRY(Cluster cluster, resolve(row.gpu, row.cluster));
       clusters.push_back(std::move(cluster));
     }
-    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : row.ranks,
+    const std::int64_t full = ranks_of_full_nodes(clusters[found->second], row.ranks);
+    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : full,
                             row.size, *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   return fit_network(clusters, measurements, options);

@@ -45,8 +45,8 @@ Result<CollectiveReader> CollectiveReader::of(const CsvTable& table, std::string
                    "gpu or cluster, collective, ranks, gpus_per_node, bytes");
     }
   }
-  if (reader.index_[kGpu] || reader.index_[kCluster] || reader.index_[kSystem]) return reader;
-  if (gpu.empty() && cluster.empty())
+  const bool named = reader.index_[kGpu] || reader.index_[kCluster] || reader.index_[kSystem];
+  if (!named && gpu.empty() && cluster.empty())
     return wrong(table.where() + ":1", "no column \"gpu\" or \"cluster\"", "one of them");
   reader.gpu_ = std::move(gpu), reader.cluster_ = std::move(cluster);
   return reader;
@@ -64,8 +64,9 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     return index_[column] && *index_[column] < fields.size() ? fields[*index_[column]] : std::string_view();
   };
   CollectiveRow row;
-  row.gpu = index_[kGpu] ? field(kGpu) : gpu_;
-  row.cluster = index_[kCluster] ? field(kCluster) : index_[kSystem] ? field(kSystem) : cluster_;
+  row.gpu = field(kGpu);
+  row.cluster = field(index_[kCluster] ? kCluster : kSystem);
+  if (row.gpu.empty() && row.cluster.empty()) row.gpu = gpu_, row.cluster = cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
   const auto kind = enumerator_from_name<CollectiveKind>(field(kCollective));
   if (!kind) {
@@ -144,14 +145,7 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
   auto found = ready_.find(key);
   if (found == ready_.end()) {
     Ready made;
-    // A cluster that is named in the calibration only is the GPU's usual one with corrections of its own.
-    const NetworkCalibration& calibration =
-        options_.calibration ? *options_.calibration : builtin_network_calibration();
-    const bool calibrated = !row.gpu.empty() && !row.cluster.empty() &&
-                            std::any_of(calibration.curves.begin(), calibration.curves.end(),
-                                        [&](const auto& curve) { return curve.cluster == row.cluster; });
-    NS_TRY(made.cluster, resolve_(row.gpu, calibrated ? std::string_view() : row.cluster));
-    if (calibrated) made.cluster.id = row.cluster;
+    NS_TRY(made.cluster, resolve_(row.gpu, row.cluster));
     NS_TRY(made.model, make_network_model(made.cluster, options_));
     found = ready_.emplace(key, std::move(made)).first;
   }
@@ -160,9 +154,10 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
 
 Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
   NS_TRY(const Ready* system, ready(row));
-  NS_TRY(const RankGroup group,
-         measured_group(system->cluster, row.ranks,
-                        row.gpus_per_node > 0 ? row.gpus_per_node : ranks_of_full_nodes(system->cluster, row.ranks)));
+  RankGroup group{0, {{row.ranks, 1}}};  // node after node
+  if (row.gpus_per_node > 0) {
+    NS_TRY(group, measured_group(system->cluster, row.ranks, row.gpus_per_node));
+  }
   return Collective{row.kind, row.size, group, row.integer, row.imbalance};
 }
 

@@ -197,6 +197,9 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"fit --data /proc/no_such --output x", 1, "--data: \"/proc/no_such\" is not there; expected a folder"},
       {"fit --data /dev/null --output x", 1, "--data: \"/dev/null\" is a file"},
       {"fit --data /tmp --output x --predictor bogus", 2, "--predictor: \"bogus\".*gemm_fp8.*convolution.*clusters"},
+      {"fit --data /tmp --output x --predictor collectives --threads 2", 2, "--threads: is not a flag of collectives"},
+      {"fit --data /tmp --data /var --output x --predictor clusters", 2,
+       "--data: collectives are read from one folder"},
       {"fit --data /tmp --output no/such/weights", 1, "--output: \"no/such/weights\" cannot be written"},
   };
   for (const BadInput& input : kInputs) {

@@ -284,6 +284,13 @@ TEST(Calibrate, SaysWhatIsWrong) {
   EXPECT_THAT(refused("gpu,collective,ranks,bytes,latency_ms\na100,all_reduce,8,1024,0.1\n"),
               HasSubstr("measured on GPU \"a100\"; expected rows of \"h100-sxm-80gb\" only"));
   EXPECT_THAT(refused("collective,ranks\n"), HasSubstr("no column \"bytes\""));
+  const std::string row = "all_reduce,8,1024,0.1\n";
+  EXPECT_THAT(refused(header + row, "--gpu h100 --mode burst"), HasSubstr("--mode: is not a flag of collectives"));
+  EXPECT_THAT(refused("cluster," + header + "p5," + row), HasSubstr("measured on cluster \"p5\""));
+  std::ofstream(folder.path() / "mine.csv") << "cluster," + header + "hgx-h100," + row;  // another name of dgx-h100
+  EXPECT_EQ(run("calibrate --gpu h100 --collectives mine.csv --output mine.json", folder).code, 0);
+  EXPECT_THAT(run("calibrate --kernels mine.csv --gpu h100 --cluster p5 --output k.json", folder).err,
+              HasSubstr("--cluster: is not a flag of kernels"));
 }
 
 }  // namespace

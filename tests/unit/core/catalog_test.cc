@@ -24,6 +24,20 @@ class CatalogTest : public ::testing::Test {
   Catalog catalog_ = Catalog::standard();
 };
 
+// A measured system that the catalog knows, one that it does not, under its own name, and the usual one of a GPU.
+TEST_F(CatalogTest, MeasuredMachinesKeepTheirNames) {
+  EXPECT_EQ(catalog_.measured_machine("h100", "")->id, "dgx-h100");
+  EXPECT_EQ(catalog_.measured_machine("", "p5.48xlarge")->id, "p5");
+  const Cluster changed = *catalog_.measured_machine("h200", "dgx-h100");
+  EXPECT_EQ(changed.gpu.id, "h200-sxm");
+  EXPECT_EQ(changed.id, "dgx-h100");
+  const Cluster lab = *catalog_.measured_machine("a100", "lab");
+  EXPECT_EQ(lab.id, "lab");
+  EXPECT_EQ(lab.levels, catalog_.cluster("dgx-a100")->levels);
+  EXPECT_FALSE(catalog_.measured_machine("", "lab"));
+  EXPECT_FALSE(catalog_.measured_machine("nothing", "lab"));
+}
+
 // As nvidia-smi, rocm-smi, clouds and the Hugging Face Hub write them. No name is two entries'.
 TEST_F(CatalogTest, NamesOfOtherProgramsAreRead) {
   for (const auto& [name, id] : std::vector<std::pair<const char*, const char*>>{

@@ -87,6 +87,37 @@ TEST(CollectiveTable, ATableWithoutAMachineIsOfTheOneGiven) {
   const auto row = CollectiveReader::of(named, "a100")->row(0);
   EXPECT_EQ(row->cluster, "mine");
   EXPECT_EQ(row->gpu, "");
+  const CsvTable blank = table("gpu,collective,ranks,bytes\n,all_reduce,8,1024\n");  // a cell is as good as a column
+  EXPECT_EQ(CollectiveReader::of(blank, "a100")->row(0)->gpu, "a100");
+  EXPECT_FALSE(CollectiveReader::of(blank)->row(0));
+}
+
+// Without gpus_per_node nodes are full, the last one perhaps not: as `explain` has it.
+TEST(CollectiveTable, RanksFillNodeAfterNode) {
+  CollectiveForecaster forecaster(resolve);
+  CollectiveRow row{"a100", "", CollectiveKind::kAllReduce, 16, 0, 1 * MiB, false, std::nullopt};
+  const auto full = forecaster.forecast(row);
+  row.gpus_per_node = 8;
+  EXPECT_EQ(forecaster.forecast(row)->forecast.latency, full->forecast.latency);
+  row.gpus_per_node = 0, row.ranks = 12;
+  EXPECT_TRUE(forecaster.forecast(row));
+  EXPECT_EQ(forecaster.collective(row)->group, (RankGroup{0, {{12, 1}}}));
+}
+
+// Rows of one system with two GPUs are of two machines, in whatever order they stand.
+TEST(CollectiveTable, FitsTheGpusOfASystemApart) {
+  const auto row = [](const char* gpu, double ms) {
+    return CollectiveRow{gpu, "lab", CollectiveKind::kAllReduce, 8, 8, 64 * MiB, false, ms};
+  };
+  const Catalog catalog = Catalog::standard();
+  const auto system = [&](auto gpu, auto name) { return catalog.measured_machine(gpu, name); };
+  std::vector<CollectiveRow> rows = {row("h100", 1), row("a100", 2)};
+  const auto one = fit_rows(rows, system);
+  std::swap(rows[0], rows[1]);
+  const auto other = fit_rows(rows, system);
+  ASSERT_TRUE(one && other);
+  EXPECT_EQ(one->curves.size(), 2);
+  EXPECT_EQ(to_json(*one), to_json(*other));
 }
 
 TEST(CollectiveTable, ReadsHowUnevenAnAllToAllIs) {
@@ -136,7 +167,9 @@ TEST(CollectiveTable, SystemThatOnlyACalibrationKnowsIsTheGpusUsualCluster) {
   calibration.curves = {curve};
   NetworkModelOptions options;
   options.calibration = std::make_shared<NetworkCalibration>(calibration);
-  CollectiveForecaster forecaster(resolve, options);
+  const Catalog catalog = Catalog::standard();
+  CollectiveForecaster forecaster([&](auto gpu, auto system) { return catalog.measured_machine(gpu, system); },
+                                  options);
   const auto at = [&](const std::string& cluster) {
     return forecaster.forecast({"a100", cluster, CollectiveKind::kAllReduce, 16, 8, 64 * MiB, false, std::nullopt});
   };

@@ -24,11 +24,9 @@ namespace ns_dist {
 Result<SuiteReport> check_collectives(const std::filesystem::path& data, const Catalog& catalog,
                                       const std::function<void(double)>& progress = {});
 
-// The calibrations that are fitted on such a folder, as they are compiled in: of GPU families inside a node (nccl.csv),
-// of single clusters (dgx.csv). Errors: as above; a file that is missing.
-struct LearnedCalibrations {
-  NetworkCalibration families, clusters;
-};
-Result<LearnedCalibrations> learn_collectives(const std::filesystem::path& data, const Catalog& catalog);
+// The calibration that is fitted on such a folder, as it is compiled in: of GPU families inside a node
+// (kFamiliesRecipe), or of single clusters (kClustersRecipe). Errors: as above; a file that is missing.
+Result<NetworkCalibration> learn_collectives(const std::filesystem::path& data, const CalibrationRecipe& recipe,
+                                             const Catalog& catalog);
 
 }  // namespace ns_dist
