@@ -112,6 +112,7 @@ constexpr Foreign kForeign[] = {
     {"conv_L_cache", "convolutions in the place of attention", true},
     {"full_attn_idxs", "convolutions in the place of attention", true},
     {"compress_ratios", "attention to compressed keys", false, &Family::compressed},
+    {"pos_att_type", "attention to positions by products of their own"},
     {"share_q_dim", "factorized attention"},
     {"use_cla", "layers that share keys and values"},
     {"num_kv_shared_layers", "layers that share keys and values", false, &Family::shares_keys},
@@ -128,6 +129,7 @@ constexpr Foreign kForeign[] = {
     {"loop_num", "layers that run several times"},
     {"zero_expert_num", "experts without weights"},
     {"num_decoder_layers", "an encoder with a decoder"},
+    {"is_encoder_decoder", "an encoder with a decoder"},
     {"decoder_layers", "an encoder with a decoder"},
 };
 
@@ -220,7 +222,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   model.family = std::string(known ? type : family->model_type);
   Family as_read = *family;
   as_read.sparse = nested && known;
-  as_read.windowed = !type.starts_with("qwen");
+  as_read.windowed = !type.starts_with("qwen") && type != "llama";  // LlamaConfig has no window
   model.vocabulary = size(reader, as_read, {"vocab_size"});
   const std::string activation = activation_of(reader, *family);
   if (!known) {

@@ -370,12 +370,35 @@ LayerSet listed_layers(JsonReader& reader, std::string_view key, const Model& mo
   return LayerSet::of(member);
 }
 
+// One entry for each layer. A list with fewer is a mistake; it may have more, of layers for multi-token prediction.
+template <class Entry>
+std::vector<Entry> one_for_each_layer(JsonReader& reader, std::string_view key, std::vector<Entry> entries,
+                                      const Model& model) {
+  const std::size_t layers = none_of_layers(model).size();
+  if (entries.size() < layers) {
+    reader.note(std::string(key), fmt::format("{} entries for {} layers", entries.size(), layers),
+                "one entry for each layer");
+  }
+  entries.resize(layers, entries.empty() ? Entry() : entries.back());
+  return entries;
+}
+
+// The layers whose entry is wanted.
+template <class Entry, class Wanted>
+LayerSet layers_where(const std::vector<Entry>& entries, const Wanted& wanted) {
+  std::vector<bool> member(entries.size());
+  std::transform(entries.begin(), entries.end(), member.begin(), wanted);
+  return LayerSet::of(member);
+}
+
 // The layers that an array of 0 and 1 gives `flag`.
 LayerSet flagged_layers(JsonReader& reader, std::string_view key, const Model& model, double flag) {
-  std::vector<bool> member = none_of_layers(model);
-  const std::vector<double> flags = reader.numbers(key, 0, 1);
-  for (std::size_t i = 0; i < std::min(member.size(), flags.size()); ++i) member[i] = flags[i] == flag;
-  return LayerSet::of(member);
+  return layers_where(one_for_each_layer(reader, key, reader.numbers(key, 0, 1), model),
+                      [flag](double each) { return each == flag; });
+}
+
+std::vector<std::string> types_of_layers(JsonReader& reader, std::string_view key, const Model& model) {
+  return one_for_each_layer(reader, key, reader.texts(key), model);
 }
 
 // Layers whose queries choose some of all tokens: DeepSeek's ("index_topk"), as transformers 5 names them,
@@ -386,16 +409,11 @@ bool chooses_tokens(std::string_view type) {
 
 // "layer_types" names the attention of each layer. Returns those that see all tokens. `other`: what others are.
 LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
-  const std::vector<std::string> types = reader.texts("layer_types");
+  const std::vector<std::string> types = types_of_layers(reader, "layer_types", model);
   std::vector<bool> full = none_of_layers(model);
-  if (types.size() < full.size()) {
-    reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), full.size()),
-                "one entry for each layer");
-    return {};
-  }
   for (std::size_t i = 0; i < full.size(); ++i) {
     full[i] = types[i] == "full_attention" || types[i] == "attention" || chooses_tokens(types[i]);
-    if (full[i] || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
+    if (full[i] || types[i].empty() || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
                 fmt::format("\"full_attention\" or \"{}\"", fmt::join(other, "\" or \"")));
@@ -428,7 +446,9 @@ class LayerHeads {
       });
     }
     if (present(reader_, "num_attention_heads_per_layer")) {
-      const std::vector<std::int64_t> heads = reader_.integers("num_attention_heads_per_layer", 1, kMostSize);
+      const std::vector<std::int64_t> heads =
+          one_for_each_layer(reader_, "num_attention_heads_per_layer",
+                             reader_.integers("num_attention_heads_per_layer", 1, kMostSize), model_);
       for (std::size_t i = 0; i < heads.size(); ++i)
         set("num_attention_heads_per_layer", "heads", i, &AttentionHeads::heads, heads[i]);
     }
@@ -518,12 +538,11 @@ LayerSet read_pattern(JsonReader& reader, std::string_view key, const Model& mod
 void read_attention_layers(JsonReader& reader, const Family& family, Model& model) {
   if (family.full_is_unrotated || present(reader, "no_rope_layers")) {
     // 1 is a layer with positions, 0 is one without.
-    const std::vector<double> flags = reader.numbers("no_rope_layers", 0, 1, Presence::kOptional);
-    std::vector<bool> unrotated;
-    for (const double flag : flags) unrotated.push_back(flag == 0);
     const std::int64_t interval =
         reader.integer("no_rope_layer_interval", 1, kMostSize, Presence::kOptional, family.full_every);
-    model.no_rotary_layers = unrotated.empty() ? LayerSet{.every = interval, .listed = {}} : LayerSet::of(unrotated);
+    const bool listed = !reader.numbers("no_rope_layers", 0, 1, Presence::kOptional).empty();
+    model.no_rotary_layers =
+        listed ? flagged_layers(reader, "no_rope_layers", model, 0) : LayerSet{.every = interval, .listed = {}};
   }
   const bool has_types = present(reader, "layer_types") && !family.compressed;
   const LayerSet full =
@@ -594,28 +613,20 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
 // The layers that read the keys of the layer before them (GlmMoeDsaConfig): by names, by a letter for each layer, or
 // all but every index_topk_freq-th of those from index_skip_topk_offset - 1 on.
 LayerSet read_shared_choices(JsonReader& reader, const Model& model) {
-  std::vector<bool> shared = none_of_layers(model);
-  const auto fill = [&](std::string_view key, std::size_t count, const auto& shares) {
-    if (count < shared.size()) {
-      reader.note(std::string(key), fmt::format("{} entries for {} layers", count, shared.size()),
-                  "one entry for each layer");
-      return;
-    }
-    for (std::size_t i = 0; i < shared.size(); ++i) shared[i] = shares(i);
-  };
   constexpr std::string_view kTypes = "indexer_types", kPattern = "index_topk_pattern", kEvery = "index_topk_freq";
   const auto named = [&](std::string_view key) {
-    const std::vector<std::string> types = reader.texts(key);
-    fill(key, types.size(), [&](std::size_t i) { return types[i] == "shared" || types[i] == "S"; });
+    return layers_where(types_of_layers(reader, key, model),
+                        [](const std::string& type) { return type == "shared" || type == "S"; });
   };
-  if (present(reader, kTypes)) {
-    named(kTypes);
-  } else if (present(reader, kPattern) && reader.json(kPattern, Presence::kOptional).starts_with('[')) {
-    named(kPattern);
-  } else if (present(reader, kPattern)) {
-    const std::string letters = reader.text(kPattern);
-    fill(kPattern, letters.size(), [&](std::size_t i) { return letters[i] == 'S'; });
-  } else if (present(reader, kEvery)) {
+  if (present(reader, kTypes)) return named(kTypes);
+  if (present(reader, kPattern) && reader.json(kPattern, Presence::kOptional).starts_with('[')) return named(kPattern);
+  if (present(reader, kPattern)) {
+    const std::string text = reader.text(kPattern);
+    return layers_where(one_for_each_layer(reader, kPattern, std::vector<char>(text.begin(), text.end()), model),
+                        [](char letter) { return letter == 'S'; });
+  }
+  std::vector<bool> shared = none_of_layers(model);
+  if (present(reader, kEvery)) {
     const std::int64_t every = reader.integer(kEvery, 1, kMostSize);
     const std::int64_t offset = reader.integer("index_skip_topk_offset", 0, kMostSize, Presence::kOptional, 2);
     for (std::size_t i = 0; i < shared.size(); ++i) {
@@ -752,10 +763,8 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
       reader.integer(first_of(reader, {"num_dense_layers", "moe_layer_start_index", "first_k_dense_replace"}), 0,
                      kMostSize, Presence::kOptional, 0);
   if (present(reader, "mlp_layer_types")) {
-    const std::vector<std::string> types = reader.texts("mlp_layer_types");
-    std::vector<bool> member = none_of_layers(model);
-    for (std::size_t i = 0; i < std::min(member.size(), types.size()); ++i) member[i] = types[i] == "sparse";
-    moe.layers = LayerSet::of(member);
+    moe.layers = layers_where(types_of_layers(reader, "mlp_layer_types", model),
+                              [](const std::string& type) { return type == "sparse"; });
     moe.first_dense_layers = 0;
   } else if (reader.json("moe_layer_freq", Presence::kOptional).starts_with('[')) {
     moe.layers = flagged_layers(reader, "moe_layer_freq", model, 1);  // with experts
@@ -940,15 +949,11 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
           rate("heavily_compressed_attention", compressed.dense_ratio);
         },
         Presence::kOptional);
-    const std::vector<std::string> types = reader.texts("layer_types", Presence::kRequired);
-    if (types.size() < chosen.size()) {
-      reader.note("layer_types", fmt::format("{} entries for {} layers", types.size(), chosen.size()),
-                  "one entry for each layer");
-    }
-    for (std::size_t i = 0; i < std::min(types.size(), chosen.size()); ++i) {
+    const std::vector<std::string> types = types_of_layers(reader, "layer_types", model);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
       window[i] = types[i] == "sliding_attention";
       chosen[i] = types[i] == "compressed_sparse_attention";
-      if (window[i] || chosen[i] || types[i] == "heavily_compressed_attention") continue;
+      if (window[i] || chosen[i] || types[i].empty() || types[i] == "heavily_compressed_attention") continue;
       reader.note(fmt::format("layer_types/{}", i),
                   fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
                   "\"sliding_attention\", \"compressed_sparse_attention\" or \"heavily_compressed_attention\"");
@@ -969,18 +974,8 @@ void read_qwen(JsonReader& reader, const Family& family, Model& model) {
 
 // The layers with attention, where others have `others`: by names, or by their numbers.
 LayerSet attention_of_layers(JsonReader& reader, const Model& model, Keys others, std::string_view numbers) {
-  if (!present(reader, "layer_types")) return listed_layers(reader, numbers, model, true);
-  std::vector<bool> attention = none_of_layers(model);
-  const std::vector<std::string> types = reader.texts("layer_types");
-  for (std::size_t i = 0; i < std::min(types.size(), attention.size()); ++i) {
-    attention[i] = types[i] == "attention" || types[i] == "full_attention";
-    if (attention[i] || std::find(others.begin(), others.end(), types[i]) != others.end()) continue;
-    reader.note(fmt::format("layer_types/{}", i),
-                fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
-                fmt::format("\"full_attention\" or \"{}\"", *others.begin()));
-    return {};
-  }
-  return LayerSet::of(attention);
+  return present(reader, "layer_types") ? read_layer_types(reader, model, others)
+                                        : listed_layers(reader, numbers, model, true);
 }
 
 // Mamba-2 under the keys that begin with "mamba_". `sizes`: whether a file must have them (FalconH1Config has 128 heads

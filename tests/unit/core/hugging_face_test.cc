@@ -18,13 +18,46 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
+Result<Model> read(const std::string& json) { return read_model(json, "some/model/config.json"); }
+
+// LlamaConfig has no window, and transformers reads none from its files; MistralConfig has one.
+TEST(HuggingFace, ALlamaHasNoWindow) {
+  const auto window = [](const char* type) {
+    return read(std::string(
+                    R"({"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 32000,
+        "intermediate_size": 4096, "sliding_window": 512, "model_type": ")") +
+                type + "\"}")
+        ->sliding_window;
+  };
+  EXPECT_EQ(window("llama"), 0);
+  EXPECT_EQ(window("mistral"), 512);
+}
+
+// Lists that have an entry for each layer, in files that were shortened by hand.
+TEST(HuggingFace, ListsOfLayersAreWhole) {
+  for (const char* own :
+       {R"("lfm2", "layer_types": ["conv", "full_attention"])",
+        R"("granitemoehybrid", "layer_types": ["mamba", "attention"])",
+        R"("gemma3_text", "layer_types": ["full_attention"])",
+        R"("glm4_moe", "n_routed_experts": 8, "num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"])",
+        R"("smollm3", "no_rope_layers": [1, 0])",
+        R"("mimo_v2_flash", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_layer_freq": [0, 1],
+           "sliding_window": 128, "hybrid_layer_pattern": [1, 0])",
+        R"("laguna", "n_routed_experts": 8, "num_experts_per_tok": 2, "num_attention_heads_per_layer": [16, 16])"}) {
+    const auto model = read(std::string(R"({"hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "intermediate_size": 4096, "moe_intermediate_size": 512, "vocab_size": 65536,
+        "max_position_embeddings": 4096, "model_type": )") +
+                            own + "}");
+    ASSERT_FALSE(model) << own;
+    EXPECT_THAT(to_text(model.error()), HasSubstr("entries for 16 layers; expected one entry for each layer")) << own;
+  }
+}
+
 // Published configurations, cut to the keys that are read, and the parameters that are published with them.
 struct Published {
   const char* json;
   double parameters, tolerance = 3e-3;
 };
-
-Result<Model> read(const std::string& json) { return read_model(json, "some/model/config.json"); }
 
 const Published kPublished[] = {
     {R"({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null,
