@@ -322,9 +322,11 @@ void check_optimizer(const ParallelPlan& plan, Checker& check) {
 
 void check_weights(const ParallelPlan& plan, Checker& check) {
   if (plan.weights == WeightStorage::kMaster) return;
-  if (plan.zero != ZeroStage::kNone) {
+  const bool sharded = plan.weights == WeightStorage::kLow && is_fsdp(plan);
+  if (plan.zero != ZeroStage::kNone && !sharded) {
     check.fail_at("plan/zero", fmt::format("weights in {} are those of PyTorch alone", enumerator_name(plan.weights)),
-                  "0", "use plan/zero=0, or plan/weights=master");
+                  plan.weights == WeightStorage::kLow ? "0, or 3 of PyTorch's FSDP (plan/zero_library)" : "0",
+                  "use plan/zero=0, or plan/weights=master");
   }
   if (plan.grad_accumulation != GradAccumulation::kLow) {
     check.fail_at("plan/grad_accumulation", "autograd adds up gradients in the format of the weights",

@@ -378,7 +378,7 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
       used.gradients = max(Bytes(), gradients - used.activations);
     }
     // Its DistributedDataParallel has buckets of the gradients' size beside them (gradient_as_bucket_view is off).
-    if (plan.weights != WeightStorage::kMaster && has_replicas(plan)) used.gradients += gradients;
+    if (plan.weights != WeightStorage::kMaster && has_replicas(plan) && !is_fsdp(plan)) used.gradients += gradients;
     used.other = kFramework;
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
                                           static_cast<std::int64_t>(stage));

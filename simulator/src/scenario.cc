@@ -604,6 +604,12 @@ static void follow_division(ParallelPlan& plan, const Given& named) {
   if ((layout || last) && !named.contains("plan/account_loss")) plan.account_loss = false;
 }
 
+// Autograd adds up gradients in the format of the weights, whatever else a framework sets.
+static void follow_weights(ParallelPlan& plan, const Given& named) {
+  if (!named.contains("plan/weights") || named.contains("plan/grad_accumulation")) return;
+  if (plan.weights != WeightStorage::kMaster) plan.grad_accumulation = GradAccumulation::kLow;
+}
+
 ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments) {
   ParallelPlan plan = before;
   Given given;
@@ -612,6 +618,7 @@ ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment>
     given.insert(each.field);
   }
   follow_division(plan, given);
+  follow_weights(plan, given);
   derive_plan(plan, given, &before);
   return plan;
 }
@@ -640,6 +647,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
     for (const Assignment& assignment : still_set(*same, scenario)) given.insert(assignment.field);
   }
   follow_division(scenario.plan, scenario.named.names);
+  follow_weights(scenario.plan, scenario.named.names);
   derive_plan(scenario.plan, given, base != nullptr ? &base->plan : nullptr);
   // Tokens travel beside another microbatch there, not beside their own shared experts (Megatron-Core,
   // transformer_config.py: moe_shared_expert_overlap is to be disabled under overlap_moe_expert_parallel_comm).

@@ -253,9 +253,13 @@ constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1 &&
          plan.passes == Passes::kTraining;
 }
-// ZeRO-3 whose shards are master weights in fp32, with gradients in fp32.
-constexpr bool has_fp32_shards(const ParallelPlan& plan) {
+// PyTorch's ZeRO-3, whose shards are what the optimizer updates.
+constexpr bool is_fsdp(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library != ZeroLibrary::kDefault;
+}
+// Its shards are master weights in fp32, with gradients in fp32, unless the model is in low precision alone.
+constexpr bool has_fp32_shards(const ParallelPlan& plan) {
+  return is_fsdp(plan) && plan.weights != WeightStorage::kLow;
 }
 // Megatron-LM's --make-vocab-size-divisible-by.
 constexpr std::int64_t vocabulary_multiple_of(const ParallelPlan& plan) {
@@ -568,7 +572,8 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.offload_optimizer);
   visit({.name = "plan/grad_accumulation",
-         .help = "of weights: fused into the products in fp32 or low precision, or kernels of their own",
+         .help = "microbatches' weight gradients are added up by their products, in fp32 (fused) or in the weights' "
+                 "format (fused-low), or by kernels of their own (fp32, low)",
          .in_reports = kOptional},
         plan.grad_accumulation);
   visit({.name = "plan/blocking_tp",

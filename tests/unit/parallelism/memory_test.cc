@@ -289,6 +289,28 @@ TEST(Memory, OffloadedGradientsLeaveTheGpu) {
   }
 }
 
+// FSDP of a model in bf16 alone (torchtune's full recipes): shards of weights, of gradients and of two moments have 2
+// bytes each, and nothing is in fp32.
+TEST(Memory, ShardsInLowPrecisionAlone) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const Training training{16, 1, 4096, Precision::kBf16};
+  const double all = 6'738'415'616, root = 2 * 32'000.0 * 4096 + 4096, layer = (all - root) / 32;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters, .recompute = Recompute::kFull};
+  plan.weights = WeightStorage::kLow, plan.grad_accumulation = GradAccumulation::kLow;
+  for (const ZeroLibrary library : {ZeroLibrary::kFsdp, ZeroLibrary::kFsdp2}) {
+    plan.zero_library = library;
+    const StageMemory stage = memory_budget(model, plan, training)->stages[0];
+    EXPECT_NEAR(stage.weights / B, 2 * (all / 8 + root + 2 * layer), 1);
+    EXPECT_NEAR(stage.gradients / B, 2 * (all / 8 + root + 2 * layer), 1);
+    EXPECT_NEAR(stage.optimizer / B, 4 * all / 8, 1);
+  }
+  EXPECT_TRUE(check_plan(model, plan, training));
+  plan.zero_library = ZeroLibrary::kDefault;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("3 of PyTorch's FSDP"));
+  plan.zero = ZeroStage::kOptimizer;
+  EXPECT_FALSE(check_plan(model, plan, training));
+}
+
 // QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
 // weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 TEST(Memory, LinearLayersFrozenIn4Bits) {

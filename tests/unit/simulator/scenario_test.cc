@@ -195,6 +195,15 @@ TEST(Resolve, ReplicasFillTheNodes) {
   EXPECT_EQ(resolved(spec).plan.dp, 2);
 }
 
+// Whoever takes weights in low precision alone has their gradients so, whatever the framework sets.
+TEST(Resolve, GradientsFollowTheWeights) {
+  ScenarioSpec spec;
+  spec.set("framework", "torchtitan").set("plan/dp", 8).set("plan/weights", "low");
+  EXPECT_EQ(resolved(spec).plan.grad_accumulation, GradAccumulation::kLow);
+  spec.set("plan/grad_accumulation", "fp32");
+  EXPECT_EQ(resolved(spec).plan.grad_accumulation, GradAccumulation::kFp32);  // which is refused later
+}
+
 // Eight RTX 4090 share one port. A smaller node has it, too; where a node has more than one, they become fewer with its
 // GPUs. A rate of a GPU is what it says, however many ports there are.
 TEST(Resolve, ASmallerNodeKeepsAPort) {
