@@ -23,11 +23,11 @@ struct Traits {
   bool experts = false;
   Precision precision = Precision::kBf16;
   Recompute recompute = Recompute::kNone;
-  bool shards_weights = false;
+  bool shards_weights = false, adapters = false;
   double parameters = 0, layers = 1, gpus = 1, batch = 1, sequence = 0, tp = 1, pp = 1, cp = 1, ep = 1;
 };
 
-// How unlike: 4 is another generation of GPUs, 1 another framework, or 8 bits for 16. Chosen, not fitted: it decides
+// How unlike: 4 is another generation of GPUs, or adapters alone that are trained (LoRA), 1 another framework, or 8 bits for 16. Chosen, not fitted: it decides
 // which runs are shown, not what any forecast says.
 double distance(const Traits& a, const Traits& b) {
   const auto octaves = [](double x, double y) { return std::abs(std::log2(x / y)); };
@@ -37,6 +37,7 @@ double distance(const Traits& a, const Traits& b) {
     sum += size_of(product_type(a.precision)) == size_of(product_type(b.precision)) ? 0.25 : 1;
   }
   if (a.framework != b.framework) sum += 1;
+  if (a.adapters != b.adapters) sum += 4;
   if (a.shards_weights != b.shards_weights) sum += 1;
   if (a.recompute != b.recompute) sum += 0.25;
   if (a.pp > 1 && b.pp > 1 && a.schedule != b.schedule) sum += 0.25;
@@ -71,6 +72,7 @@ Traits traits_of(const Scenario& scenario) {
   traits.recompute = plan.recompute;
   traits.schedule = plan.schedule;
   traits.shards_weights = plan.zero == ZeroStage::kParameters;
+  traits.adapters = plan.lora_rank > 0;
   traits.gpus = static_cast<double>(rank_count(plan).value_or(1));
   traits.batch = static_cast<double>(scenario.training.global_batch);
   traits.sequence = static_cast<double>(scenario.training.sequence);
@@ -131,6 +133,7 @@ class Reader {
         traits.parameters *= traits.layers / all;
       }
       if (field == "plan/zero") traits.shards_weights = each.text == field_text(ZeroStage::kParameters);
+      if (field == "plan/lora_rank") traits.adapters = each.text != "0";
       if (field == "plan/recompute") {
         traits.recompute =
             enumerator_from_name<Recompute>(each.text.substr(0, each.text.find(':'))).value_or(traits.recompute);
