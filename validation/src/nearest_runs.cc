@@ -27,8 +27,8 @@ struct Traits {
   double parameters = 0, layers = 1, gpus = 1, batch = 1, sequence = 0, tp = 1, pp = 1, cp = 1, ep = 1;
 };
 
-// How unlike: 4 is another generation of GPUs, or adapters alone that are trained (LoRA), 1 another framework, or 8 bits for 16. Chosen, not fitted: it decides
-// which runs are shown, not what any forecast says.
+// How unlike: 4 is another generation of GPUs, or adapters alone that are trained (LoRA), 1 another framework, or 8
+// bits for 16. Chosen, not fitted: it decides which runs are shown, not what any forecast says.
 double distance(const Traits& a, const Traits& b) {
   const auto octaves = [](double x, double y) { return std::abs(std::log2(x / y)); };
   double sum = 0;

@@ -354,7 +354,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.etp);
   visit({.name = "plan/expert_dispatch",
-         .help = "tokens travel as a copy for each expert, for each node and there for each rank, or all to all ranks",
+         .help = "a token travels once for each of its experts (a2a), once to each node (deepep), or to all ranks",
          .in_reports = kOptional},
         plan.expert_dispatch);
   visit({.name = "plan/expert_imbalance",
@@ -511,7 +511,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.fp8_params);
   visit({.name = "plan/fp8_any_layout",
          .help = "fp8: products read operands of either layout, so that none is kept transposed",
-         .default_text = "on on Blackwell with HBM, else off",
+         .default_text = "on for Blackwell with HBM, else off",
          .in_reports = kOptional},
         plan.fp8_any_layout);
   visit({.name = "plan/fp8_dispatch",
@@ -576,10 +576,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
                  "format (fused-low), or by kernels of their own (fp32, low)",
          .in_reports = kOptional},
         plan.grad_accumulation);
-  visit({.name = "plan/blocking_tp",
-         .help = "tensor-parallel collectives of the backward pass that no product overlaps with",
-         .in_reports = kOptional},
-        plan.blocking_tp);
+  visit(
+      {.name = "plan/blocking_tp",
+       .help =
+           "tensor-parallel collectives of the backward pass during which products wait: none, those that reduce, all",
+       .in_reports = kOptional},
+      plan.blocking_tp);
   visit({.name = "plan/overlap_grad_reduce", .help = "gradients are reduced beside the last backward passes"},
         plan.overlap_grad_reduce);
   visit({.name = "plan/overlap_param_gather", .help = "parameters are gathered beside the first forward passes"},

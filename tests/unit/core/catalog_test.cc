@@ -234,7 +234,8 @@ TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
       EXPECT_TRUE(same == base->only.end() || FieldLimit(*same) != FieldLimit(each)) << each.where;
     }
   }
-  // megatron-bridge, nemo, llm-foundry, bigscience, transformers-compile, transformers-liger, transformers-sdpa, torchtune
+  // megatron-bridge, nemo, llm-foundry, bigscience, transformers-compile, transformers-liger, transformers-sdpa,
+  // torchtune
   EXPECT_EQ(like, 8);
 }
 
