@@ -185,12 +185,6 @@ std::string json_text(const Done& done, const Gpu& gpu) {
   return dump_json(out, 1);
 }
 
-Result<Gpu> find_gpu(const Catalog& catalog, const std::string& id, const char* flag) {
-  auto gpu = catalog.gpu(id);
-  if (!gpu && gpu.error().where.empty()) gpu.error().where = flag;
-  return gpu;
-}
-
 // Whether ASTRA-Sim, with this system json, times kernels by their work.
 bool has_roofline(const std::filesystem::path& system) {
   const Result<std::string> text = read_text(system, kLargestAstraInput);
@@ -249,10 +243,10 @@ Result<int> answer(const AnnotateRequest& request) {
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   const Catalog catalog = Catalog::standard();
-  NS_TRY(const Gpu gpu, find_gpu(catalog, request.gpu, "--gpu"));
+  NS_TRY(const Gpu gpu, named_by("--gpu", catalog.gpu(request.gpu)));
   std::optional<Gpu> old;
   if (!request.recorded_on.empty()) {
-    NS_TRY(old, find_gpu(catalog, request.recorded_on, "--recorded-on"));
+    NS_TRY(old, named_by("--recorded-on", catalog.gpu(request.recorded_on)));
   }
   NS_TRY(const std::unique_ptr<ComputeCost> kernels, make_compute_model(gpu, options));
   std::error_code failed;

@@ -28,6 +28,13 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
 Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
 Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
 
+// What a flag names, with the flag as the place of an error that has none.
+template <class T>
+Result<T> named_by(const char* flag, Result<T> found) {
+  if (!found && found.error().where.empty()) found.error().where = flag;
+  return found;
+}
+
 // Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from.
 struct WorkFlags {
   std::map<std::string_view, std::optional<std::string>> texts;  // by field

@@ -56,13 +56,6 @@ constexpr std::array<TypicalStep, 6> kTypicalSteps = {{{"llama3-8b", 1, 1, 1},
                                                        {"deepseek-v2-lite", 1, 1, 8}}};
 constexpr std::size_t kAdvised = 20;
 
-// What a flag names, with the flag as the place of an error that has none.
-template <class T>
-Result<T> named_by(const char* flag, Result<T> found) {
-  if (!found && found.error().where.empty()) found.error().where = flag;
-  return found;
-}
-
 Result<Cluster> cluster_of(const CalibrateRequest& request) {
   if (request.gpu.empty() && request.cluster.empty()) {
     return fail({ErrorCode::kUsage, "the machine of the measurements is missing", "--cluster, --gpu",

@@ -246,9 +246,7 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
   }
-  auto found = Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"));
-  if (!found && found.error().where.empty()) found.error().where = "--gpu";
-  NS_TRY(const Gpu gpu, std::move(found));
+  NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"))));
   ComputeModelOptions options;
   NS_TRY(options.mode, read_mode(request.mode));
   if (request.kernel_calibration) {

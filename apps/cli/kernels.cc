@@ -47,11 +47,7 @@ Result<int> answer(const KernelsRequest& request) {
   NS_TRY(options.threads, read_threads(request.threads));
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
   const Catalog catalog = Catalog::standard();
-  if (!request.gpu.empty()) {
-    auto gpu = catalog.gpu(request.gpu);
-    if (!gpu && gpu.error().where.empty()) gpu.error().where = "--gpu";
-    if (!gpu) return fail(gpu.error());
-  }
+  if (!request.gpu.empty()) NS_TRY_VOID(named_by("--gpu", catalog.gpu(request.gpu)));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   const CsvTable& header = input.header();
   NS_TRY_VOID(check_kernel_columns(header, request.gpu));

@@ -81,24 +81,33 @@ struct Dimension {
   Result<Int> halving_doubling(CollectiveKind kind, Int c) const;
 };
 
-Int Dimension::ring(CollectiveKind kind, Int c) const {
-  const Int m = c / n(), e = delay;
+// Steps of a ring: messages that follow each other, and how many of them are reduced.
+struct RingSteps {
+  Int steps = 0, reductions = 0;
+};
+RingSteps ring_steps(CollectiveKind kind, Int n) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      return times(2 * (n() - 1), message(m)) + times(2 * (n() - 1) + 1, e) + times(n() - 1, reduction(m));
+      return {2 * (n - 1), n - 1};
     case CollectiveKind::kReduceScatter:
-      return times(n() - 1, message(m)) + times(n(), e) + times(n() - 1, reduction(m));
-    case CollectiveKind::kAllGather:
-      return times(n() - 1, message(c)) + times(n(), e);
-    default: {  // all-to-all, forwarded hop by hop along the logical ring
-      const Int steps = n() * (n() - 1) / 2;
-      return times(steps, message(m)) + times(steps + 1, e);
-    }
+      return {n - 1, n - 1};
+    case CollectiveKind::kAllToAll:  // forwarded hop by hop along the logical ring
+      return {n * (n - 1) / 2, 0};
+    default:
+      return {n - 1, 0};
   }
 }
 
+Int message_size(CollectiveKind kind, Int c, Int n) { return kind == CollectiveKind::kAllGather ? c : c / n; }
+
+Int Dimension::ring(CollectiveKind kind, Int c) const {
+  const Int m = message_size(kind, c, n());
+  const RingSteps ring = ring_steps(kind, n());
+  return times(ring.steps, message(m)) + times(ring.steps + 1, delay) + times(ring.reductions, reduction(m));
+}
+
 Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
-  const Int m = kind == CollectiveKind::kAllGather ? c : c / n(), e = delay;
+  const Int m = message_size(kind, c, n()), e = delay;
   const bool ring = d->topology == AstraTopology::kRing;
   if (ring && system->congestion_aware) return no_form("direct exchange on a ring with congestion");
   if (ring && kind == CollectiveKind::kAllReduce && n() > 3) {
@@ -227,10 +236,6 @@ Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
   return dims;
 }
 
-}  // namespace
-
-namespace {
-
 // How a buffer is cut: `rounds` times a chunk of `size` bytes, one after another.
 struct Chunks {
   Int size = 0, rounds = 1, count = 1;
@@ -319,25 +324,6 @@ std::vector<Int> around_ring(std::span<const Int> start, std::span<const Int> ho
   if (laps > 0 && rest < n - 1) slide(rest + 1, n - 1, laps - 1);
   return latest;
 }
-
-// Steps of a ring: messages that follow each other, and how many of them are reduced.
-struct RingSteps {
-  Int steps = 0, reductions = 0;
-};
-RingSteps ring_steps(CollectiveKind kind, Int n) {
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return {2 * (n - 1), n - 1};
-    case CollectiveKind::kReduceScatter:
-      return {n - 1, n - 1};
-    case CollectiveKind::kAllToAll:
-      return {n * (n - 1) / 2, 0};
-    default:
-      return {n - 1, 0};
-  }
-}
-
-Int message_size(CollectiveKind kind, Int c, Int n) { return kind == CollectiveKind::kAllGather ? c : c / n; }
 
 bool all_equal(std::span<const Int> values) {
   return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end();
@@ -558,6 +544,34 @@ class AstraModel final : public NetworkCost {
 
   Result<Forecast> forecast(const Collective& collective) const override {
     NS_TRY(const Answer answer, this->answer(collective));
+    return forecast_of(collective, answer);
+  }
+
+  Result<Explanation> explain(const Collective& collective) const override {
+    NS_TRY(const Answer answer, this->answer(collective));
+    Explanation result;
+    result.subject = fmt::format("{} of {} between {} ranks, as ASTRA-Sim's unaware backend has it",
+                                 name_of(collective.kind), to_text(collective.size), collective.group.size());
+    for (const AstraDimension& d : answer.dimensions) {
+      result.steps.push_back(
+          {"dimension", fmt::format("{} NPUs", d.npus),
+           fmt::format("{}, {:.9g} GiB/s, {:.9g} ns a hop", name_of(d.topology), d.bandwidth_gib, d.latency_ns)});
+    }
+    result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
+                            answer.flat ? "a group of fewer ranks than the network" : ""});
+    result.forecast = forecast_of(collective, answer);
+    return result;
+  }
+
+ private:
+  struct Answer {
+    Int nanoseconds = 0;
+    double floor = 0;
+    bool flat = false, direct = false;
+    std::vector<AstraDimension> dimensions;  // that are charged
+  };
+
+  static Forecast forecast_of(const Collective& collective, const Answer& answer) {
     Forecast forecast;
     forecast.latency = static_cast<double>(answer.nanoseconds) * units::ns;
     forecast.floor = std::min(answer.floor * units::s, forecast.latency);
@@ -569,31 +583,6 @@ class AstraModel final : public NetworkCost {
         answer.flat ? (direct ? "astra-flat/direct" : "astra-flat/ring") : (direct ? "astra/direct" : "astra/ring");
     return forecast;
   }
-
-  Result<Explanation> explain(const Collective& collective) const override {
-    NS_TRY(const Answer answer, this->answer(collective));
-    NS_TRY(Forecast forecast, this->forecast(collective));
-    Explanation result;
-    result.subject = fmt::format("{} of {} between {} ranks, as ASTRA-Sim's unaware backend has it",
-                                 name_of(collective.kind), to_text(collective.size), collective.group.size());
-    for (const AstraDimension& d : answer.dimensions) {
-      result.steps.push_back(
-          {"dimension", fmt::format("{} NPUs", d.npus),
-           fmt::format("{}, {:.9g} GiB/s, {:.9g} ns a hop", name_of(d.topology), d.bandwidth_gib, d.latency_ns)});
-    }
-    result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
-                            answer.flat ? "a group of fewer ranks than the network" : ""});
-    result.forecast = forecast;
-    return result;
-  }
-
- private:
-  struct Answer {
-    Int nanoseconds = 0;
-    double floor = 0;
-    bool flat = false, direct = false;
-    std::vector<AstraDimension> dimensions;  // that are charged
-  };
 
   // The network of the plan; of an open cluster without a plan, as many whole units as hold the group.
   Result<AstraNetwork> network_for(const RankGroup& group) const {

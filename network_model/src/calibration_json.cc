@@ -64,7 +64,6 @@ CalibrationCurve read_curve(JsonReader& reader) {
 
 }  // namespace
 
-// One curve a line, four decimals: 0.01 % of time.
 std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<const std::string> clusters) {
   const std::vector<CalibrationCurve>& curves = calibration.curves;
   const auto holds = [&](const CalibrationCurve& curve) {
@@ -75,6 +74,7 @@ std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<
                      fmt::join(clusters, ", "));
 }
 
+// One curve a line, four decimals: 0.01 % of time.
 std::string to_json(const NetworkCalibration& calibration) {
   std::string text =
       fmt::format("{{\n  \"schema\": \"{}\",\n  \"source\": {},\n  \"curves\": [", kSchema, quoted(calibration.source));

@@ -14,12 +14,12 @@ struct Estimate {
   bool far = false;   // the correction was measured on other sizes or numbers of ranks
 };
 
-// The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
-// before correction is the fastest after it. Without an algorithm where none is allowed.
 // The corrected time of a call for which `choice` was made of the same transport. Null: of no correction.
 double corrected_time(const Call& call, const Allowed& allowed, Transport transport, const Choice& choice,
                       const Corrected* corrected);
 
+// The fastest allowed choice after correction. Corrections are monotonic, so that within one transport the fastest
+// before correction is the fastest after it. Without an algorithm where none is allowed.
 Estimate estimate(const Call& call, const Allowed& allowed, const Calibration& calibration);
 
 // Across nodes, every GPU still moves over its node's own links what stays in the node: a collective of the largest

@@ -49,7 +49,7 @@ FragmentId LayerFragments::with(const BesidePass& beside) {
   }
   if (kernels) append(writer_[*kernels], last_kernel, made);
   if (reduces) {
-    const auto share = static_cast<std::int64_t>(updated_parameters(replicas_.parameters(*reduces), plan_));
+    const auto share = static_cast<std::int64_t>(share_of_rank(replicas_.parameters(*reduces), plan_));
     const Elementwise add{"add", std::max<std::int64_t>(1, share), 2 * sum, sum, 1};
     made.add(Stream::kCompute,
              writer_.intern({"gradients.accumulate", Category::kBackward, Operator{add, shape_.dtype}}), {collective});

@@ -195,7 +195,7 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   used.padding = padding * each.weight * units::B;
   double with_casts = whole_quantized, with_copies = whole_weights;
   if (shards_weights(plan)) {
-    const double shared = updated_parameters(all, plan), fp32 = size_of(DType::kFp32) / units::B;
+    const double shared = share_of_rank(all, plan), fp32 = size_of(DType::kFp32) / units::B;
     // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
     // the weights' format, as of frozen ones.
     const bool masters = has_fp32_shards(plan) && each.weight < fp32, trains = plan.passes == Passes::kTraining;
@@ -475,7 +475,7 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   RankParameters matrices;
   matrices.dense = held.matrices;
   matrices.experts = held.expert_matrices;
-  even.owned = updated_parameters(matrices, plan);
+  even.owned = share_of_rank(matrices, plan);
   add_state(shape, held, frozen, parts_alone, even, mean);
   if (plan.passes != Passes::kForward) {
     mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;

@@ -127,7 +127,7 @@ DType gradient_type(const ParallelPlan& plan, DType dtype) {
   return sums_in_fp32(plan.grad_accumulation) || plan.weights == WeightStorage::kFp32 ? DType::kFp32 : dtype;
 }
 
-double updated_parameters(const RankParameters& held, const ParallelPlan& plan) {
+double share_of_rank(const RankParameters& held, const ParallelPlan& plan) {
   if (plan.zero == ZeroStage::kNone) return held.total();
   return held.dense / static_cast<double>(sharing_replicas(plan, false)) +
          held.experts / static_cast<double>(sharing_replicas(plan, true));

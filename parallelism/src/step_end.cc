@@ -90,7 +90,7 @@ void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodi
     // Both stages of a pair hold the same two parts of the model.
     const std::int64_t other = plan_.pp - 1 - stage;
     const RankGroup group = two_stages(std::min(stage, other), std::max(stage, other));
-    const Bytes size = updated_parameters(held, plan_) * gradient_size(plan_, shape_.dtype);
+    const Bytes size = share_of_rank(held, plan_) * gradient_size(plan_, shape_.dtype);
     together(mirror_meetings_[static_cast<std::size_t>(stage)],
              writer_.intern({"mirror.gradients.all_reduce", Category::kDataParallel,
                              Collective{CollectiveKind::kAllReduce, size, group}}),

@@ -96,7 +96,7 @@ double updated_parameters(const RankParameters& held, const ParallelPlan& plan, 
   RankParameters others = held;
   others.dense -= held.matrices;
   others.experts -= held.expert_matrices;
-  return updated_parameters(others, plan) + shares.owned;
+  return share_of_rank(others, plan) + shares.owned;
 }
 
 RankParameters padded(const RankParameters& held, double padding, double expert_padding) {
