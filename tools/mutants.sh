@@ -129,7 +129,7 @@ an unmeasured family takes the whole mean|network_model/src/calibration.cc|s@mix
 the interval of a collective is one deviation wide|network_model/src/estimate.cc|s@= kQuantile \* std::max(deviation@= std::max(deviation@|unit_network_model property_network_model
 a flow forgets what it has already|network_model/src/fair_sharing.cc|s@flows\[f\].limit.in_base() - rates\[f\])@flows[f].limit.in_base())@|unit_network_model property_network_model
 a reduction moves as much memory as a copy|network_model/src/fair_sharing.cc|s@? 3.0 : 2.0@? 2.0 : 2.0@|unit_network_model unit_simulator
-a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@times(2 \* (n() - 1) + 1, e)@times(2 * (n() - 1), e)@|unit_network_model property_network_model
+a message of ASTRA-Sim's ring is not awaited|network_model/src/astra_formulas.cc|s@times(ring.steps + 1, delay)@times(ring.steps, delay)@|unit_network_model property_network_model
 a reduction of ASTRA-Sim reads once|network_model/src/astra_formulas.cc|s@return 3 \* truncated@return 2 * truncated@|unit_network_model property_network_model
 a size counts as often as it was measured|network_model/src/learn/network_fit.cc|s@const double weight = 1 / rows_of_size\[point.bytes\];@const double weight = 1;@|unit_network_model property_network_model
 peers of a rank are served one by one|network_model/src/algorithms/direct.cc|s@(result.steps - 1) / kPeersAtOnce@(result.steps - 1) / std::min(1.0, kPeersAtOnce)@|unit_network_model property_network_model
@@ -206,7 +206,7 @@ a layout leaves room for what it does not name|parallelism/src/layer_division.cc
 gradients are cleared that others hold|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? owned : in_buffers@shards_gradients(plan_) ? in_buffers : in_buffers@|unit_parallelism property_parallelism
 ZB-H2 fills as ZB-H1|parallelism/src/schedules/zb_h2.cc|s@0, 2 \* (shape.stages - stage - 1)}@0, shape.stages - stage - 1}@|unit_parallelism property_parallelism
 chunks come back in the order in which they went|parallelism/src/schedules/breadth_first.cc|s@run_of(PassKind::kBackward, chunk, 0@run_of(PassKind::kBackward, chunks - 1 - chunk, 0@|unit_parallelism property_parallelism
-replicas of DualPipe sum what others hold|parallelism/src/step_end.cc|s@const Bytes size = updated_parameters(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
+replicas of DualPipe sum what others hold|parallelism/src/step_end.cc|s@const Bytes size = share_of_rank(held, plan_) \* gradient_size@const Bytes size = held.total() * gradient_size@|unit_parallelism property_parallelism
 weights are gathered a layer too late|parallelism/src/planner.cc|s@std::optional<Part> next = gathered(i + 1);@std::optional<Part> next = gathered(i);@|unit_parallelism property_parallelism
 DualPipe lets half as many microbatches in|parallelism/src/schedules/dual_order.cc|s@i < 2 \* behind; ++i@i < behind; ++i@|unit_parallelism property_parallelism
 a search takes a stage for the whole model|parallelism/src/memory.cc|s@const double share = 1 / static_cast<double>(plan.pp);@const double share = 1 / std::min(1.0, static_cast<double>(plan.pp));@|unit_parallelism unit_simulator property_simulator
@@ -454,6 +454,16 @@ biases sum the tokens of all ranks|parallelism/src/blocks/common.cc|s@"sum_rows"
 eager attention reads grouped keys|parallelism/src/blocks/attention.cc|s@const bool repeats = apart@const bool repeats = false@|unit_parallelism
 capped logits are free|parallelism/src/blocks/loss.cc|s@!classifier .. shape.model->capped_logits@!classifier \&\& false@|unit_parallelism
 positions have no gradient|parallelism/src/blocks/embedding.cc|s@if (model.position_table > 0)@if (model.position_table > 1000000000)@|unit_parallelism
+weights in 4 bits take 16|parallelism/src/block.cc|s@(blocks::kNf4Bytes - shape.element) / trained@0 * (blocks::kNf4Bytes - shape.element) / trained@|unit_parallelism
+the input gradient finds its weights made|parallelism/src/blocks/common.cc|s@{&step.forward, &step.input_gradient})@{\&step.forward})@|unit_parallelism
+frozen weights are in fp32 under PEFT|core/include/ns_dist/parallel_plan.h|s@plan.weights == WeightStorage::kFp32 \&\& plan.lora_rank == 0@plan.weights == WeightStorage::kFp32@|unit_parallelism
+offloaded gradients stay|parallelism/src/memory.cc|s@stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1@stays = 1@|unit_parallelism
+shards in low precision are fp32|core/include/ns_dist/parallel_plan.h|s@is_fsdp(plan) \&\& plan.weights != WeightStorage::kLow@is_fsdp(plan)@|unit_parallelism
+a small node has a part of a port|simulator/src/scenario.cc|s@each = std::max(each, std::min(1.0, 1 / static_cast<double>(gpus)))@each = each@|unit_simulator
+a known route keeps another server's|network_model/src/calibration.cc|s@if (knows_route \&\& (curve.cluster.empty()@if (false \&\& (curve.cluster.empty()@|unit_network_model
+a system is its first GPU's|network_model/src/learn/fit_rows.cc|s@std::pair(row.gpu, row.cluster), clusters@std::pair(std::string(), row.cluster), clusters@|unit_network_model
+adapters are compared with whole trainings|validation/src/nearest_runs.cc|s@if (a.adapters != b.adapters) sum += 4;@@|unit_validation
+lists of layers may be short|core/src/hugging_face_families.cc|s@if (entries.size() < layers) {@if (false) {@|unit_core
 the larger middle is the median|core/src/error_figures.cc|s@sorted.size() % 2 == 1@true@|unit_core
 END
 

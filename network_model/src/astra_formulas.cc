@@ -334,6 +334,7 @@ struct Exchange {
   const Dimension* dimension = nullptr;  // whose reductions and delays hold
   Int members = 0;
   std::function<Int(Int from, Int to, Int bytes)> message;  // by place in the group
+  bool fills_dimension = true;                              // its form holds where all members start at one time
 
   // Moves the members' times from the start of one chunk to its end.
   Result<void> run(CollectiveKind kind, const std::string& algorithm, Int c, std::span<Int> time) const {
@@ -353,7 +354,7 @@ struct Exchange {
       return {};
     }
     const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
-    if (window_of(algorithm) == 0 && !all_equal(time)) {
+    if (window_of(algorithm) == 0 && !(fills_dimension && all_equal(time))) {
       if (kind == CollectiveKind::kAllReduce && dimension->d->topology == AstraTopology::kRing && members > 3) {
         return no_form("a direct all-reduce on a ring of more than three");
       }
@@ -482,11 +483,13 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
   AstraDimension flat = system_.dimensions[charged(members[0], members[1]).first];
   flat.npus = n;
   const Dimension dimension{&flat, &system_, kGroupDelay};
-  const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
+  const Exchange exchange{&dimension, n,
+                          [&](Int from, Int to, Int bytes) {
                             const auto [at, distance] =
                                 charged(members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)]);
                             return dims[at].message(bytes, distance);
-                          }};
+                          },
+                          system_.dimensions.size() == 1 && flat.topology != AstraTopology::kRing};
   for (Int round = 0; round < chunks.rounds; ++round) {
     NS_TRY_VOID(exchange.run(kind, algorithm, chunks.size, times));
     if (*std::max_element(times.begin(), times.end()) >= kNineYears) return too_long();

@@ -75,7 +75,8 @@ typedef struct ns_dist_forecast {
 typedef struct ns_dist_kernel {
   size_t struct_size;
   /* Needed: an operator, "gemm dtype=bf16 m=8192 n=8192 k=8192": kind, number format and members as in
-   * ns_dist/operator_text.h. Dimensions that are left out are 1, switches are off. 8 bits are dtype=fp8 with
+   * ns_dist/operator_text.h. Dimensions that are left out are 1, value_dim and
+   * kv_heads too; switches are off, but for causal. 8 bits are dtype=fp8 with
    * scaling=tensor or block, 4 bits dtype=fp4. Several with "|" between them run one after the other. Products of
    * experts take as long as in the session's plan: longer where their experts lie on several ranks ("plan/ep"). */
   const char* op;

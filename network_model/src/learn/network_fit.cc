@@ -526,7 +526,7 @@ Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std
   if (ranks_per_node > node) {
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} ranks in a node of \"{}\", which has {} GPUs", ranks_per_node, cluster.id, node), "",
-                 fmt::format("at most {}", node), "name the ranks of a node (gpus_per_node)"});
+                 fmt::format("at most {}", node), "write fewer ranks of a node"});
   }
   if (ranks == ranks_per_node) return RankGroup{0, {{ranks, 1}}};
   return RankGroup{0, {{ranks_per_node, 1}, {ranks / ranks_per_node, node}}};

@@ -91,6 +91,20 @@ TEST(NearestRuns, EachTraitCounts) {
   EXPECT_THAT(first(ScenarioSpec(sharded).set("plan/dp", 8)), StartsWith("llm-foundry-2023: mpt-7b-a100_80gb-n8-"));
 }
 
+// Adapters are compared with adapters, whole trainings with whole trainings, on whatever GPU.
+TEST(NearestRuns, AdaptersAreNotMixedWithWholeTrainings) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "a100-sxm-80gb").set("framework", "torchtune").set("plan/dp", 1);
+  const auto lora = [&] {
+    int count = 0;
+    for (const std::string& id : ids_of(nearest(spec, 2))) count += id.find("lora") != std::string::npos;
+    return count;
+  };
+  EXPECT_EQ(lora(), 0);
+  spec.set("plan/lora_rank", 8);
+  EXPECT_EQ(lora(), 2);
+}
+
 // One of each experiment, so that sizes of one table do not crowd out all else; a bad forecast is not left out.
 TEST(NearestRuns, OneOfEachExperimentTheBadOnesToo) {
   const auto checks = nearest(ScenarioSpec().set("model", "qwen3-30b-a3b").set("machine/gpu", "b200-sxm"));
