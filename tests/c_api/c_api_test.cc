@@ -374,7 +374,7 @@ TEST(CApi, MistakesAreTexts) {
   no_collective("all_reduce", 8, 1, 0, "1 ranks");
   no_collective("all_reduce", 8, 6, 4, "6 ranks, 4 in each node");
   no_collective("all_reduce", 8, 16, 16, "16 ranks in a node");
-  no_collective("all_reduce", 8, 16, 0, "name the ranks of a node");
+  no_collective("all_reduce", 8, 16, 0, "write fewer ranks of a node");
   auto node = sized<ns_dist_node>();  // not NS_DIST_UNKNOWN, after which callers go on
   node.ranks = -1;
   EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_BAD_INPUT);
