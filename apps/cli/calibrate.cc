@@ -136,6 +136,7 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
       }
     }
     if (row) {
+      row->gpu.clear(), row->cluster = cluster.id;  // whatever it calls them
       measured.rows.push_back(*std::move(row));
       measured.places.push_back(reader.where(i));
     } else {
@@ -166,17 +167,12 @@ Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
   NS_TRY_VOID(check_outputs({{"--output", request.output}, answer_of(request)}, {request.collectives}));
   NS_TRY(const MeasuredRows measured, read_rows(request, cluster));
   const std::vector<CollectiveRow>& rows = measured.rows;
-  std::vector<CollectiveMeasurement> measurements;
-  for (const CollectiveRow& row : rows) {
-    const std::int64_t full = ranks_of_full_nodes(cluster, row.ranks);
-    measurements.push_back({0, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : full, row.size,
-                            *row.latency_ms * units::ms, row.integer, row.imbalance});
-  }
   NetworkFitOptions options;
   options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster.id);
   options.for_one_cluster = true;
   options.base = &builtin_network_calibration();
-  auto fitted = fit_network(std::vector{cluster}, measurements, options);
+  auto fitted = fit_rows(
+      rows, [&](auto, auto) -> Result<Cluster> { return cluster; }, options);
   if (!fitted) {
     fitted.error().where = request.collectives + (fitted.error().where.empty() ? "" : ", " + fitted.error().where);
     return fail(fitted.error());

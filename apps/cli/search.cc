@@ -247,9 +247,8 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   CLI::App app{
       "Which plan is best on this cluster? Flags of the plan, the training and the machine, --model and --framework "
       "take\n"
-      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8 (not --layers and --overlap). Of flags with [every "
-      "useful\n"
-      "value] that are not given all are tried; the others keep their defaults.",
+      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8 (not --layers and --overlap). Flags with [every useful\n"
+      "value] are varied where they are not given; the others keep their defaults.",
       "search"};
   set_up(app);
   SearchFlags& flags = job.flags;

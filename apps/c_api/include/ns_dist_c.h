@@ -75,10 +75,10 @@ typedef struct ns_dist_forecast {
 typedef struct ns_dist_kernel {
   size_t struct_size;
   /* Needed: an operator, "gemm dtype=bf16 m=8192 n=8192 k=8192": kind, number format and members as in
-   * ns_dist/operator_text.h. Dimensions that are left out are 1, value_dim and
-   * kv_heads too; switches are off, but for causal. 8 bits are dtype=fp8 with
-   * scaling=tensor or block, 4 bits dtype=fp4. Several with "|" between them run one after the other. Products of
-   * experts take as long as in the session's plan: longer where their experts lie on several ranks ("plan/ep"). */
+   * ns_dist/operator_text.h. Dimensions that are left out are 1, value_dim and kv_heads too; switches are off, but
+   * for causal. 8 bits are dtype=fp8 with scaling=tensor or block, 4 bits dtype=fp4. Several with "|" between them run
+   * one after the other. Products of experts take as long as in the session's plan: longer where their experts lie on
+   * several ranks ("plan/ep"). */
   const char* op;
   int64_t ranks; /* GPUs that wait for each other, so for the slowest of them; 0: one */
   /* 1: one kernel alone at full clocks, as `ns-dist kernels --mode burst`. 0: as in a training step, longer than
