@@ -375,7 +375,7 @@ a framework's schedule keeps what it forbids|simulator/src/scenario.cc|s@scenari
 delayed scaling recomputes norms|simulator/src/scenario_fields.cc|s@if (!delayed) modules@if (!delayed + 1) modules@|unit_simulator
 what nobody compared is as certain|simulator/src/step_interval.cc|s@scenario.compared_with.empty() ? kNotCompared@scenario.compared_with.empty() ? kCompared@|unit_simulator
 a gather beside a layer keeps the host waiting|simulator/src/host_waits.cc|s@spans\[parts\[part\].first\].start@std::max(spans[parts[part].first].start, spans[parts[part].first - 1].end)@|unit_simulator
-a gather in a trace keeps the host waiting|chakra_io/src/annotate.cc|s@launched(wait.launched\[next\]).start@launched(wait.launched[next - 1]).end@|unit_chakra_io
+a gather in a trace keeps the host waiting|chakra_io/src/host_wait.cc|s@: runs\[first\].start@: runs[first - 1].end@|unit_chakra_io
 heads of values have keys of their own|parallelism/src/blocks/delta_net.cc|s@keys(net.key_heads / shape.tp@keys(net.value_heads / shape.tp@|unit_parallelism
 the delta rule keeps no inverse|parallelism/src/blocks/delta_net.cc|s@size.values + size.heads \* kChunk@size.values + 0 * size.heads * kChunk@|unit_parallelism
 the gate of attention is not projected|parallelism/src/blocks/attention.cc|s@out = query + key + value + gate;@out = query + key + value;@|unit_parallelism
@@ -389,7 +389,10 @@ the fullest GPU is the one with the most tensors|parallelism/src/memory.cc|s@max
 experts whose weights are whole share all replicas' buffers|parallelism/src/memory.cc|s@(shape.ep > 1 .. shape.etp != plan.tp)@(shape.ep > 1)@|unit_parallelism
 experts without an optimizer's shards have one norm|parallelism/src/pipeline.h|s@!shards_optimizer(plan) .. plan.ep == 1@!shards_optimizer(plan)@|unit_parallelism
 a wait for the host follows what ran beside it|core/include/ns_dist/host_launches.h|s@double wait = -beside;@double wait = 0 * beside;@|unit_simulator unit_chakra_io
-annotate's waits follow what ran beside them|chakra_io/src/annotate.cc|s@length - behind));@0 * (length - behind)));@|unit_chakra_io
+annotate's waits follow what ran beside them|chakra_io/src/host_wait.cc|s@length - behind);@0 * (length - behind));@|unit_chakra_io
+a wait becomes what the new durations leave|chakra_io/src/host_wait.cc|s@recorded_wait_ns + wait_ns(wait, now_ns) - wait_ns(wait, recorded_ns)@wait_ns(wait, now_ns) + 0 * recorded_wait_ns@|unit_chakra_io
+the host's launches wait for nothing on their stream|chakra_io/src/writer.cc|s@before != last.end()) behind.insert@before == last.end()) behind.insert@|unit_chakra_io unit_cli
+collectives beside kernels are no part of their factor|simulator/src/predict.cc|s@out\[w\] = alone.latency \* clock.load_on(\*op)@out[w] = 1.02 * alone.latency * clock.load_on(*op)@|unit_cli
 cheaper launches of experts deviate more|simulator/src/host_waits.cc|s@std::pow(each / units::s, 2)@std::pow(launches.all / units::s, 2)@|unit_simulator
 bridges take SMs from collectives over PCIe|network_model/src/fair_sharing.cc|s@link.link_class == network::LinkClass::kPcie@false@|unit_simulator
 explained kernels have two operands|apps/cli/explain.cc|s@if (!streams) continue;@@;s@std::tuple("--inputs", "inputs", request.inputs)@std::tuple("--inputs", "inputs", std::optional(request.inputs.value_or(2)))@;s@std::tuple("--outputs", "outputs", request.outputs)@std::tuple("--outputs", "outputs", std::optional(request.outputs.value_or(1)))@|unit_cli
@@ -398,7 +401,6 @@ steps of two machines are compared as those of one|simulator/src/step_difference
 a plan on two networks errs by itself|simulator/src/step_difference.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
 an unknown type has the norms of the nearest family|core/src/hugging_face.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
 windows of unknown types are those of Qwen|core/src/hugging_face.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
-annotate follows the slots of ASTRA-Sim|chakra_io/src/annotate.cc|s@if (!wait.after.empty()) {@if (wait.after.empty()) {@|unit_chakra_io unit_cli
 a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
 collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
 layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
@@ -428,7 +430,7 @@ streams are not mixed|parallelism/src/blocks/common.cc|s@mixes ? n \* (n + 2) : 
 a message has one stream|parallelism/src/planner.cc|s@(1 + predictions) \* shape_.streams@1 + predictions@|unit_parallelism
 layers that predict read compressed keys|core/src/model.cc|s@if (model.compressed) kind.compressed_keys@if (false) kind.compressed_keys@|unit_core
 a GPU is like any other one|compute_model/src/reference_gpu.cc|s@if (named \&\& !run@if (false \&\& named \&\& !run@|unit_compute_model
-three products stand for all|simulator/src/scenario.cc|s@products / kEnough@1.0 + 0 * kEnough@|unit_simulator
+three products stand for all|simulator/src/training_clock.cc|s@products / kEnough@1.0 + 0 * kEnough@|unit_simulator
 rows faster than the peak are taken|compute_model/src/kernel_calibration.cc|s@kFastest \* compute@0 * kFastest * compute@|unit_compute_model
 nodes decide whatever is measured|network_model/src/learn/network_fit.cc|s@return \*middle < kClearlyLonger@return *middle < 1e9 * kClearlyLonger@|unit_network_model
 a short causal attention is corrected twice|compute_model/src/compute_model.cc|s@std::max(uncalibrated(whole, unmasked, none).seconds, unmasked.roofline.floor())@answer(whole, unmasked, none).latency / s@|unit_compute_model

@@ -18,6 +18,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -52,6 +53,10 @@ void add(const Node& node, const char* name, std::vector<std::string>* out) {
   }
 }
 
+bool is_kernel(const Node& node) {
+  return node.type() == ChakraProtoMsg::NodeType::COMP_NODE && !node.is_cpu_op<bool>(false);
+}
+
 // Made when the program starts, so that mistakes end it at once, and gone when it ends.
 class Forecaster {
  public:
@@ -81,10 +86,15 @@ class Forecaster {
   // ns; `otherwise` where the node's operator is not known.
   AstraSim::Tick duration(const AstraSim::Workload& workload, const Node& node, AstraSim::Tick otherwise) {
     ++calls_;
-    if (node.has_attr("ns_dist_launches_ns")) {  // the step's wait for the host, which depends on other kernels
-      ++waits_;
-      return otherwise;
-    }
+    const double ns = node.has_attr("ns_dist_launches_ns") ? wait_ns(workload, node) : kernel_ns(workload, node);
+    if (ns >= 0) return static_cast<AstraSim::Tick>(std::max(1.0, std::round(ns)));
+    if (++kept_ == 1) first_kept_ = node.name() + ": " + error_(session_);
+    return otherwise;
+  }
+
+ private:
+  // This and the next two are negative where the answer is not known.
+  double kernel_ns(const AstraSim::Workload& workload, const Node& node) {
     std::vector<std::string> attributes;
     for (const char* each : {"ns_dist_op", "ns_dist_factor"}) add<std::string>(node, each, &attributes);
     if (attributes.empty() && node.has_attr("ns_dist_as")) {  // another node with the same operators tells them
@@ -105,21 +115,68 @@ class Forecaster {
       add<std::uint64_t>(node, "tensor_size", &attributes);
       add<double>(node, "ns_dist_duration_ns", &attributes);
     }
+    ns_dist_node asked = {};
+    asked.name = name.c_str(), asked.input_values = values.c_str();
+    asked.input_shapes = shapes.c_str(), asked.input_types = types.c_str();
+    asked.ranks = workload.sys->total_nodes;
+    return forecast_ns(asked, attributes);
+  }
+
+  // A wait for the host, which hides behind what the host launched before: kernels as forecast, all else as recorded.
+  double wait_ns(const AstraSim::Workload& workload, const Node& node) {
+    std::vector<std::string> attributes = {"ns_dist_duration_ns=" + text_of(recorded_ns(node))};
+    std::vector<double> recorded, now;
+    add<double>(node, "ns_dist_launch_ns", &attributes);
+    for (const char* each :
+         {"ns_dist_launches_ns", "ns_dist_launched", "ns_dist_launched_deps", "ns_dist_read_before"}) {
+      if (!node.has_attr(each)) continue;
+      const auto list = node.get_attr_msg(each);
+      std::string text;
+      for (const double value : list.double_list().values()) text += "," + text_of(value);
+      for (const std::int64_t value : list.int64_list().values()) {
+        text += "," + std::to_string(value);
+        if (std::strcmp(each, "ns_dist_launched") != 0) continue;
+        recorded.push_back(0), now.push_back(0);
+        try {
+          const auto launched = workload.et_feeder->lookupNode(static_cast<std::uint64_t>(value));
+          recorded.back() = now.back() = recorded_ns(*launched);
+          const double ns = is_kernel(*launched) ? kernel_ns(workload, *launched) : -1;
+          if (ns >= 0) now.back() = ns;
+        } catch (const std::exception&) {  // no such node
+        }
+      }
+      attributes.push_back(std::string(each) + "=" + (text.empty() ? text : text.substr(1)));
+    }
+    ns_dist_node asked = {};
+    asked.launched_ns = recorded.data(), asked.launched_now_ns = now.data();
+    return forecast_ns(asked, attributes);
+  }
+
+  double forecast_ns(ns_dist_node asked, const std::vector<std::string>& attributes) {
     std::vector<const char*> list;
     for (const std::string& attribute : attributes) list.push_back(attribute.c_str());
     list.push_back(nullptr);
-    const ns_dist_node asked = {sizeof(asked), name.c_str(), values.c_str(),           shapes.c_str(),
-                                types.c_str(), list.data(),  workload.sys->total_nodes};
+    asked.struct_size = sizeof(asked);
+    asked.attributes = list.data();
     ns_dist_forecast answer = {};
     answer.struct_size = sizeof(answer);
-    if (forecast_(session_, &asked, &answer) != NS_DIST_OK || !(answer.ns < 1e18)) {
-      if (++kept_ == 1) first_kept_ = node.name() + ": " + error_(session_);
-      return otherwise;
-    }
-    return static_cast<AstraSim::Tick>(std::max(1.0, std::round(answer.ns)));
+    return forecast_(session_, &asked, &answer) == NS_DIST_OK && answer.ns < 1e18 ? answer.ns : -1;
   }
 
- private:
+  static double recorded_ns(const Node& node) {
+    try {
+      if (node.has_attr("ns_dist_duration_ns")) return node.get_attr<double>("ns_dist_duration_ns");
+    } catch (const std::exception&) {  // of another type
+    }
+    return static_cast<double>(node.runtime()) * 1000;
+  }
+
+  static std::string text_of(double value) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.17g", value);
+    return text;
+  }
+
   void open(const std::string& gpu) {
     const char* named = std::getenv("NS_DIST_LIBRARY");
     const std::string name =
@@ -167,23 +224,15 @@ class Forecaster {
                     gpu_.c_str());
     } else {
       std::snprintf(text, sizeof(text),
-                    "ns-dist: %llu of %llu kernels forecast for %s; %llu keep their duration%s%.300s\n",
-                    calls_ - kept_ - waits_, calls_ - waits_, gpu_.c_str(), kept_,
-                    kept_ == 0 ? "" : ", the first one is ", first_kept_.c_str());
-    }
-    if (waits_ > 0) {
-      const std::size_t length = std::char_traits<char>::length(text);
-      std::snprintf(text + length, sizeof(text) - length,
-                    "ns-dist: %llu waits for the host keep their duration, which is that of the GPU in the traces: "
-                    "`ns-dist annotate --gpu` writes those of another one\n",
-                    waits_);
+                    "ns-dist: %llu of %llu kernels forecast for %s; %llu keep their duration%s%.300s\n", calls_ - kept_,
+                    calls_, gpu_.c_str(), kept_, kept_ == 0 ? "" : ", the first one is ", first_kept_.c_str());
     }
     [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::char_traits<char>::length(text));
   }
 
   static inline Forecaster* self_ = nullptr;
   std::string gpu_, first_kept_;
-  unsigned long long calls_ = 0, kept_ = 0, waits_ = 0;
+  unsigned long long calls_ = 0, kept_ = 0;
   bool said_ = false;
   ns_dist_session* session_ = nullptr;
   decltype(&ns_dist_close) close_ = nullptr;
@@ -192,10 +241,6 @@ class Forecaster {
 };
 
 Forecaster forecaster;
-
-bool is_kernel(const Node& node) {
-  return node.type() == ChakraProtoMsg::NodeType::COMP_NODE && !node.is_cpu_op<bool>(false);
-}
 
 }  // namespace
 

@@ -204,7 +204,12 @@ struct ns_dist_session {
     NS_TRY_VOID(check_ranks(asked.ranks));
     NS_TRY(const std::vector<Assignment> attributes, read_list(asked.attributes, "num_ops=1000000"));
     std::string key = fmt::format("{}", asked.ranks);
-    for (const Assignment& each : attributes) key += fmt::format("\n{}={}", each.field, each.text);
+    bool waits = false;  // for the host: other nodes tell its time
+    for (const Assignment& each : attributes) {
+      key += fmt::format("\n{}={}", each.field, each.text);
+      waits = waits || each.field == "ns_dist_launches_ns";
+    }
+    if (waits) return forecast_node(asked, attributes);
     // Names and shapes count where ns_dist_op does not tell the operator.
     std::string whole = key;
     for (const char* text : {asked.name, asked.input_values, asked.input_shapes, asked.input_types}) {
@@ -248,17 +253,54 @@ struct ns_dist_session {
     return wrong(fmt::format("{} ranks", ranks), "ranks", "0, or a positive number");
   }
 
+  // Numbers with "," between them; nothing where one of them is none.
+  template <class Number>
+  static std::optional<std::vector<Number>> numbers_from(std::string_view text) {
+    std::vector<Number> out;
+    while (!text.empty()) {
+      const std::size_t length = std::min(text.find(','), text.size());
+      const auto [end, failed] = std::from_chars(text.data(), text.data() + length, out.emplace_back());
+      if (failed != std::errc() || end != text.data() + length) return std::nullopt;
+      text.remove_prefix(std::min(length + 1, text.size()));
+    }
+    return out;
+  }
+
+  static TraceValue trace_value(const Assignment& attribute) {
+    const auto& [name, text] = attribute;
+    constexpr std::string_view kLists[] = {"ns_dist_launched", "ns_dist_launched_deps", "ns_dist_read_before"};
+    if (std::find(std::begin(kLists), std::end(kLists), name) != std::end(kLists)) {
+      const auto list = numbers_from<std::int64_t>(text);
+      return list ? TraceValue(*list) : TraceValue(text);
+    }
+    const auto list = numbers_from<double>(text);
+    if (list && name == "ns_dist_launches_ns") return *list;
+    return list && list->size() == 1 ? TraceValue(list->front()) : TraceValue(text);
+  }
+
+  // What is left of a wait for the host; it is not forecast by itself, so its interval is empty.
+  static Answer forecast_wait(const ns_dist_node& asked, const TraceNode& node) {
+    const std::optional<HostWait> wait = host_wait(node);
+    const TraceValue* recorded = node.attribute("ns_dist_duration_ns");
+    const auto* recorded_ns = recorded == nullptr ? nullptr : std::get_if<double>(recorded);
+    const std::size_t count = wait ? wait->launched.size() : 0;
+    if (!wait || recorded_ns == nullptr ||
+        (count > 0 && (asked.launched_ns == nullptr || asked.launched_now_ns == nullptr))) {
+      return {NS_DIST_UNKNOWN, {}, "the wait for the host does not tell what was launched and how long it took"};
+    }
+    const double ns = wait_ns(*wait, *recorded_ns, {asked.launched_ns, count}, {asked.launched_now_ns, count});
+    Forecast left;
+    left.latency = left.low = left.high = ns * units::ns;
+    return {NS_DIST_OK, to_struct(left, kToldByLaunches), ""};
+  }
+
   Answer forecast_node(const ns_dist_node& asked, const std::vector<Assignment>& attributes) {
     TraceNode node;
     node.name = text_of(asked.name);
     node.inputs = {std::string(text_of(asked.input_values)), std::string(text_of(asked.input_shapes)),
                    std::string(text_of(asked.input_types))};
-    for (const auto& [name, text] : attributes) {
-      double number = 0;
-      const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-      const bool is_number = failed == std::errc() && end == text.data() + text.size();
-      node.attributes.push_back({name, is_number ? TraceValue(number) : TraceValue(text)});
-    }
+    for (const Assignment& each : attributes) node.attributes.push_back({each.field, trace_value(each)});
+    if (node.attribute("ns_dist_launches_ns") != nullptr) return forecast_wait(asked, node);
     const KernelWork work = kernel_work(node);
     if (work.operators.empty()) return {NS_DIST_UNKNOWN, {}, "the node does not tell what it computes"};
     const Result<Forecast> forecast = kernels(work.operators, asked.ranks, false, work.factors);

@@ -30,7 +30,7 @@ namespace ns_dist::cli {
 namespace {
 
 struct AnnotateRequest {
-  std::string traces, output, gpu, recorded_on, mode = "sustained";
+  std::string traces, output, gpu, recorded_on, calibration, mode = "sustained";
   bool force = false, json = false, repair = false;
 };
 
@@ -240,8 +240,7 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
 }
 
 Result<int> answer(const AnnotateRequest& request) {
-  ComputeModelOptions options;
-  NS_TRY(options.mode, read_mode(request.mode));
+  NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.calibration));
   const Catalog catalog = Catalog::standard();
   NS_TRY(const Gpu gpu, named_by("--gpu", catalog.gpu(request.gpu)));
   std::optional<Gpu> old;
@@ -255,7 +254,7 @@ Result<int> answer(const AnnotateRequest& request) {
   if (!one_file) {
     if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
   }
-  const TrainingClock clock(gpu, false, ranks);
+  const TrainingClock clock(gpu, options.calibration ? calibrated_share(*options.calibration) : 0, ranks);
   AnnotateModel model;
   model.forecast = [&](const Operator& op) -> std::optional<double> {
     const Operator run = as_pytorch_runs(op, gpu);
@@ -327,6 +326,9 @@ int annotate_command(int argc, const char* const* argv) {
       ->type_name("ID|FILE");
   app.add_option("--mode", request.mode, "sustained: as in a step; burst: one kernel alone [sustained]")
       ->type_name("WHICH");
+  app.add_option("--kernel-calibration", request.calibration,
+                 "corrections measured on this GPU, as ns-dist calibrate writes them [none]")
+      ->type_name("FILE");
   app.add_flag("--repair", request.repair,
                "make recorded PyTorch traces run in ASTRA-Sim: chain the kernels of a stream, drop dependencies on "
                "missing nodes and in circles, turn the CPU's collectives and metadata into CPU operators");

@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "ns_dist/files.h"
+#include "ns_dist/kernel_calibration.h"
 #include "report_page.h"
 #include "terminal.h"
 
@@ -240,6 +241,21 @@ Result<unsigned> read_threads(const std::string& text) {
 Result<Mode> read_mode(std::string_view text) {
   if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained"});
+}
+
+Result<ComputeModelOptions> read_kernel_options(std::string_view mode, const std::string& calibration) {
+  ComputeModelOptions options;
+  NS_TRY(options.mode, read_mode(mode));
+  if (calibration.empty()) return options;
+  NS_TRY(KernelCalibration measured, load_kernel_calibration(calibration));
+  if (measured.mode != options.mode) {
+    return fail({ErrorCode::kUsage,
+                 fmt::format("measured on {} kernels, and {} ones are asked for", name_of(measured.mode), mode),
+                 "--kernel-calibration", fmt::format("a correction of {} kernels", mode),
+                 fmt::format("add --mode {}", name_of(measured.mode))});
+  }
+  options.calibration = std::make_shared<const KernelCalibration>(std::move(measured));
+  return options;
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {

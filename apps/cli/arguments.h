@@ -27,6 +27,8 @@ Result<std::int64_t> read_count(std::string_view text, std::string_view flag, st
                                 std::int64_t most = kMostOfAnything);
 Result<unsigned> read_threads(const std::string& text);  // of --threads: empty for as many as there are cores
 Result<Mode> read_mode(std::string_view text);           // of --mode: burst or sustained
+// Of --mode and --kernel-calibration (empty: none). Errors also: kernels that were measured in another mode.
+Result<ComputeModelOptions> read_kernel_options(std::string_view mode, const std::string& calibration);
 
 // What a flag names, with the flag as the place of an error that has none.
 template <class T>

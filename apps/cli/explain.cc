@@ -12,7 +12,6 @@
 #include "explanation_text.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/internal/json_reader.h"
-#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/simulator.h"
 #include "tables.h"
@@ -247,13 +246,7 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     return fail(passed.error());
   }
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"))));
-  ComputeModelOptions options;
-  NS_TRY(options.mode, read_mode(request.mode));
-  if (request.kernel_calibration) {
-    NS_TRY(KernelCalibration calibration, load_kernel_calibration(*request.kernel_calibration));
-    NS_TRY_VOID(check_mode(calibration.mode, options.mode));
-    options.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
-  }
+  NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.kernel_calibration.value_or("")));
   NS_TRY(const auto model, make_compute_model(gpu, options));
   return model->explain(Operator{kind, dtype});
 }

@@ -103,23 +103,6 @@ std::vector<AstraTarget> targets_of(const UnfoldedStep& step) {
   return out;
 }
 
-// By WorkId: how many times as long a kernel takes in this step as others of its kind, which take what the compute
-// model says under the load of training and on the slowest GPU. Readers of the traces know these two by themselves.
-Result<std::vector<double>> factors_of(const Scenario& scenario, const Session& session, const UnfoldedStep& step) {
-  const std::span<const WorkItem> works = step.graph.works();
-  if (!session.has_own_models()) return std::vector<double>();
-  const TrainingClock clock = training_clock(scenario, step.graph.mesh().ranks());
-  std::vector<double> out(works.size(), 1);
-  for (std::size_t w = 0; w < works.size(); ++w) {
-    const auto* op = std::get_if<Operator>(&works[w].work);
-    if (op == nullptr || works[w].host.any() || work_of(*op) == Work()) continue;
-    NS_TRY(const Forecast alone, session.compute().forecast(clock.kernel_of(*op)));
-    const Seconds usual = alone.latency * clock.load_on(*op) * clock.slowest_on(*op);
-    if (usual > Seconds()) out[w] = step.forecasts[w].latency / usual;
-  }
-  return out;
-}
-
 std::string fit_text(const AstraFit& fit) {
   return fmt::format(
       "  network.yml is fitted to our forecasts of this plan's collectives and messages: {:.1f} % off, {:.1f} % "
@@ -284,9 +267,9 @@ int export_command(int argc, const char* const* argv) {
   const auto works = step->graph.works();
   options.host_work = std::any_of(works.begin(), works.end(), [](const WorkItem& item) { return item.host.any(); });
   if (options.operators) {
-    auto factors = factors_of(*scenario, *session, *step);
-    if (!factors) return report_error(factors.error());
-    options.factors = *std::move(factors);
+    auto alone = kernels_alone(*scenario, *session, step->graph);
+    if (!alone) return report_error(alone.error());
+    options.alone = *std::move(alone);
   }
   options.node_gpus = scenario->cluster.gpus_per_node();
   options.progress = show_progress;

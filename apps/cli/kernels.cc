@@ -8,7 +8,6 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/catalog.h"
-#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/operator_forms.h"
 #include "tables.h"
@@ -37,12 +36,7 @@ std::string errors_text(const std::vector<KernelErrors>& table) {
 
 Result<int> answer(const KernelsRequest& request) {
   KernelTableOptions options;
-  NS_TRY(options.model.mode, read_mode(request.mode));
-  if (!request.calibration.empty()) {
-    NS_TRY(KernelCalibration calibration, load_kernel_calibration(request.calibration));
-    NS_TRY_VOID(check_mode(calibration.mode, options.model.mode));
-    options.model.calibration = std::make_shared<const KernelCalibration>(std::move(calibration));
-  }
+  NS_TRY(options.model, read_kernel_options(request.mode, request.calibration));
   options.default_gpu = request.gpu;
   NS_TRY(options.threads, read_threads(request.threads));
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));

@@ -94,14 +94,6 @@ void tell_replaced(const std::string& input, const AnsweredCsv& answered) {
       stderr);
 }
 
-Result<void> check_mode(Mode measured, Mode asked) {
-  if (measured == asked) return {};
-  return fail({ErrorCode::kUsage,
-               fmt::format("measured on {} kernels, and {} ones are asked for", name_of(measured), name_of(asked)),
-               "--kernel-calibration", fmt::format("a correction of {} kernels", name_of(asked)),
-               fmt::format("add --mode {}", name_of(measured))});
-}
-
 namespace {
 
 constexpr std::size_t kShownMistakes = 20;

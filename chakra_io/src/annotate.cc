@@ -46,42 +46,13 @@ struct Kernel {
   std::optional<SymbolicNode> symbols;
 };
 
-// A wait for the host: what it launched, and how long that took.
 struct Wait {
-  std::size_t kernel = 0;                 // into the kernels
-  std::vector<std::int64_t> launched;     // ids, in this order
-  std::vector<std::int64_t> after;        // of each, the one before it on its stream, or 0; empty: not told
-  std::vector<std::int64_t> read_before;  // it looked at a result behind so many of them, ascending
-  std::vector<double> launches_ns;        // one more
-  double launch_ns = 0;                   // of one
+  std::size_t kernel = 0;  // into the kernels
+  HostWait host;
+  std::vector<double> recorded_ns, now_ns;  // of what it launched
 };
 
 bool is_time(double ns) { return ns >= 0 && ns < kLongestNs; }
-
-template <class List>
-List list_at(const TraceNode& node, std::string_view name) {
-  const TraceValue* value = node.attribute(name);
-  const auto* list = value == nullptr ? nullptr : std::get_if<List>(value);
-  return list == nullptr ? List() : *list;
-}
-
-// Nothing where the node tells none, or what cannot be.
-std::optional<Wait> read_wait(const TraceNode& node) {
-  Wait wait;
-  wait.launches_ns = list_at<std::vector<double>>(node, "ns_dist_launches_ns");
-  if (wait.launches_ns.empty()) return std::nullopt;
-  wait.launched = list_at<std::vector<std::int64_t>>(node, "ns_dist_launched");
-  wait.after = list_at<std::vector<std::int64_t>>(node, "ns_dist_launched_after");
-  wait.read_before = list_at<std::vector<std::int64_t>>(node, "ns_dist_read_before");
-  wait.launch_ns = number_at(node, "ns_dist_launch_ns").value_or(0);
-  const auto end = static_cast<std::int64_t>(wait.launched.size());
-  const bool inside = std::is_sorted(wait.read_before.begin(), wait.read_before.end()) &&
-                      (wait.read_before.empty() || (wait.read_before.front() >= 0 && wait.read_before.back() <= end));
-  const bool times = is_time(wait.launch_ns) && std::all_of(wait.launches_ns.begin(), wait.launches_ns.end(), is_time);
-  if (!inside || !times || wait.launches_ns.size() != wait.read_before.size() + 1) return std::nullopt;
-  if (wait.after.size() != wait.launched.size()) wait.after.clear();
-  return wait;
-}
 
 bool waits_for_launches(const Operator& op) {
   const auto* unknown = std::get_if<UnknownOperator>(&op.kind);
@@ -164,32 +135,12 @@ class Annotation {
     if (waits_.empty()) return {};
     std::size_t index = 0;
     NS_TRY_VOID(read_trace(path, [&](TraceNode&& node) -> Result<void> {
-      span_of(index++, node);
+      keep_durations(index++, node);
       return {};
     }));
     for (const Wait& wait : waits_) {
-      const auto launched = [&](std::int64_t id) -> const Launched& {
-        return launched_.at(static_cast<std::uint64_t>(id));
-      };
-      double length = 0, behind = -1;
-      for (const std::int64_t id : wait.launched) {
-        const Launched& node = launched(id);
-        length = std::max(length, node.end);
-        if (node.behind_reads) behind = std::max(behind, node.end);
-      }
-      if (behind < 0) behind = length;
-      struct Part {
-        double all, one;
-      };
-      const auto part = [&](std::size_t p) { return Part{wait.launches_ns[p], wait.launch_ns}; };
-      const auto ended_before = [&](std::size_t p) {
-        if (p == 0) return 0.0;
-        const auto next =
-            p > wait.read_before.size() ? wait.launched.size() : static_cast<std::size_t>(wait.read_before[p - 1]);
-        return next == wait.launched.size() ? behind : launched(wait.launched[next]).start;
-      };
-      settle(kernels_[wait.kernel], AnnotateWay::kLaunches,
-             wait_for_launches(wait.launches_ns.size(), part, ended_before, length - behind));
+      const Kernel& kernel = kernels_[wait.kernel];
+      settle(kernel, AnnotateWay::kLaunches, wait_ns(wait.host, kernel.recorded_ns, wait.recorded_ns, wait.now_ns));
     }
     return {};
   }
@@ -239,52 +190,33 @@ class Annotation {
     }
     kernel.symbols = symbolic_node(node);
     if (kernel.symbols) sizes_.learn(*kernel.symbols);
-    if (std::optional<Wait> wait = read_wait(node)) kernel.waits = take(*std::move(wait));
+    if (std::optional<HostWait> wait = host_wait(node)) kernel.waits = take(*std::move(wait));
     kernels_.push_back(std::move(kernel));
   }
 
   // Whether it can be followed: each node is launched once.
-  bool take(Wait wait) {
+  bool take(HostWait wait) {
     const auto number = static_cast<std::uint32_t>(waits_.size());
     for (std::size_t i = 0; i < wait.launched.size(); ++i) {
-      const std::int64_t id = wait.launched[i];
-      const Launched node{.wait = number, .after = wait.after.empty() ? 0 : wait.after[i]};
-      if (id >= 0 && launched_.try_emplace(static_cast<std::uint64_t>(id), node).second) continue;
-      while (i-- > 0) launched_.erase(static_cast<std::uint64_t>(wait.launched[i]));
+      if (launched_.try_emplace(wait.launched[i], Launched{number, static_cast<std::uint32_t>(i)}).second) continue;
+      while (i-- > 0) launched_.erase(wait.launched[i]);
       return false;
     }
-    wait.kernel = kernels_.size();
-    waits_.push_back(std::move(wait));
+    const std::vector<double> none(wait.launched.size(), 0);
+    waits_.push_back({kernels_.size(), std::move(wait), none, none});
     return true;
   }
 
-  // When a node runs that a wait tells of, counted from the first of them. What it depends on comes before it, and what
-  // runs before it on its stream. (Control dependencies say in which order ASTRA-Sim runs nodes of all streams.)
-  void span_of(std::size_t index, const TraceNode& node) {
+  // Of a node that a wait tells of.
+  void keep_durations(std::size_t index, const TraceNode& node) {
     const auto found = launched_.find(node.id);
     if (found == launched_.end()) return;
-    double start = 0;
-    const Wait& wait = waits_[found->second.wait];
-    bool& behind = found->second.behind_reads;
-    const std::size_t last = wait.read_before.empty() ? 0 : static_cast<std::size_t>(wait.read_before.back());
-    behind = wait.read_before.empty() ||
-             (last < wait.launched.size() && static_cast<std::int64_t>(node.id) == wait.launched[last]);
-    const auto starts_after = [&](std::uint64_t on) {
-      const auto before = launched_.find(on);
-      if (before == launched_.end() || before->second.wait != found->second.wait) return;
-      start = std::max(start, before->second.end);
-      behind |= before->second.behind_reads;
-    };
-    for (const std::uint64_t on : node.data_deps) starts_after(on);
-    if (!wait.after.empty()) {
-      starts_after(static_cast<std::uint64_t>(found->second.after));
-    } else {
-      for (const std::uint64_t on : node.ctrl_deps) starts_after(on);
-    }
-    double ns = number_at(node, "ns_dist_duration_ns").value_or(static_cast<double>(node.duration_micros) * 1000);
-    if (index < new_ns_.size() && std::isfinite(new_ns_[index])) ns = new_ns_[index];
-    found->second.start = start;
-    found->second.end = start + (is_time(ns) ? ns : 0);
+    Wait& wait = waits_[found->second.wait];
+    const double recorded =
+        number_at(node, "ns_dist_duration_ns").value_or(static_cast<double>(node.duration_micros) * 1000);
+    double& now = wait.now_ns[found->second.place];
+    wait.recorded_ns[found->second.place] = now = is_time(recorded) ? recorded : 0;
+    if (index < new_ns_.size() && std::isfinite(new_ns_[index])) now = new_ns_[index];
   }
 
   // The host's own work (an optimizer in its memory), which no GPU makes shorter or longer.
@@ -460,10 +392,7 @@ class Annotation {
   AnnotateReport report_;
   std::vector<Kernel> kernels_;
   struct Launched {
-    std::uint32_t wait = 0;     // into waits_
-    std::int64_t after = 0;     // Wait::after of it
-    double start = 0, end = 0;  // ns
-    bool behind_reads = false;  // of the host: all that it looks at
+    std::uint32_t wait = 0, place = 0;  // into waits_, and in its list
   };
   std::vector<Wait> waits_;
   std::unordered_map<std::uint64_t, Launched> launched_;  // by node
@@ -486,7 +415,7 @@ class Annotation {
 
 std::string_view name_of(AnnotateWay way) {
   constexpr std::string_view kNames[] = {kOperatorAttribute,   "PyTorch operator", "STAGE symbols", "STAGE work",
-                                         "ratio of rooflines", "host's launches",  "host's work",   "kept"};
+                                         "ratio of rooflines", kToldByLaunches,    "host's work",   "kept"};
   return kNames[static_cast<std::size_t>(way)];
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -106,14 +107,14 @@ class StageWriter {
         timeline_(timeline),
         node_gpus_(options.node_gpus),
         encoding_(options.encoding),
-        factors_(options.factors),
+        alone_(options.alone),
         operators_(options.operators),
         compact_(options.merge_kernels),
         carry_us_(graph.lane_count()),
         carry_ns_(graph.lane_count()) {}
 
   Template make(const StageProgram& program) {
-    NS_EXPECTS(factors_.empty() || factors_.size() == graph_.works().size());
+    NS_EXPECTS(alone_.empty() || alone_.size() == graph_.works().size());
     Template out;
     out.bytes = metadata_frame();
     told_by_.clear();
@@ -154,19 +155,29 @@ class StageWriter {
   // Ours: what the host launches before the wait `node`, from which its duration follows on any GPU.
   void add_launches(const StageProgram& program, NodeId node, TraceNode* out) const {
     const std::vector<HostLaunches>& parts = graph_.work_of(node).launches;
-    std::vector<std::int64_t> launched, after, read_before;
+    std::vector<std::int64_t> launched, dependencies, read_before;
     std::vector<double> launches_ns;
-    std::map<LaneId, std::int64_t> last;  // the node before on each lane, as it is in `launched`
+    std::unordered_map<std::size_t, std::int64_t> places;  // by id, in `launched`
+    std::map<LaneId, std::int64_t> last;                   // the place of the node before on each lane
     std::uint32_t at = index(node) - parts.front().before;
+    const auto launch = [&](std::size_t id, LaneId lane) {
+      const auto place = static_cast<std::int64_t>(launched.size());
+      launched.push_back(static_cast<std::int64_t>(id));
+      std::set<std::int64_t> behind;
+      for (const std::uint32_t on : program.dependencies(id - 1)) {
+        if (const auto found = places.find(on); found != places.end()) behind.insert(found->second);
+      }
+      if (const auto before = last.find(lane); before != last.end()) behind.insert(before->second);
+      dependencies.push_back(static_cast<std::int64_t>(behind.size()));
+      dependencies.insert(dependencies.end(), behind.begin(), behind.end());
+      places[id] = last[lane] = place;
+    };
     const auto launch_until = [&](std::uint32_t end) {
       for (; at < end; ++at) {
         std::size_t id = ids_[at];
-        // Left out, or of a chain that is told.
-        if (id == 0 || std::find(launched.begin(), launched.end(), id) != launched.end()) continue;
-        std::int64_t& before = last[graph_.node(NodeId{at}).lane];  // 0: none
-        do {                                                        // all parts of a collective
-          launched.push_back(static_cast<std::int64_t>(id));
-          after.push_back(std::exchange(before, static_cast<std::int64_t>(id)));
+        if (id == 0 || places.count(id) != 0) continue;  // left out, or of a chain that is told
+        do {                                             // all parts of a collective
+          launch(id, graph_.node(NodeId{at}).lane);
         } while (id < program.operations.size() && program.operations[id++].part > 0);
       }
     };
@@ -177,22 +188,29 @@ class StageWriter {
     }
     launch_until(index(node));
     out->attributes.push_back({"ns_dist_launched", std::move(launched)});
-    out->attributes.push_back({"ns_dist_launched_after", std::move(after)});
+    out->attributes.push_back({"ns_dist_launched_deps", std::move(dependencies)});
     out->attributes.push_back({"ns_dist_launches_ns", std::move(launches_ns)});
     if (parts.size() == 1) return;
     out->attributes.push_back({"ns_dist_read_before", std::move(read_before)});
     out->attributes.push_back({"ns_dist_launch_ns", parts.front().one / units::ns});
   }
 
+  // Of a node in the timeline, ns.
+  double duration_ns(NodeId node) const {
+    const Span& span = timeline_.spans[index(node)];
+    return std::max(0.0, (span.end - span.start) / units::ns);
+  }
+
   // Of a chain's operators, one for all where they have the same. Empty: a reader finds them by itself. What it would
   // multiply experts' products by does not hold here, so those always have one.
   std::string factors_of(std::span<const NodeId> chain) const {
-    if (factors_.empty()) return "";
+    if (alone_.empty()) return "";
     bool told = false, same = true;
     std::string all, first;
     for (const NodeId each : chain) {
-      const double factor = factors_[index(graph_.node(each).work)];
-      const std::string text = fmt::format("{:.9g}", factor);
+      const double alone_ns = alone_[index(graph_.node(each).work)] / units::ns, ns = duration_ns(each);
+      // Six digits: the timeline's grid is coarser for the shortest kernels.
+      const std::string text = fmt::format("{:.6g}", alone_ns > 0 && ns > 0 ? ns / alone_ns : 1);
       told = told || text != "1" ||
              std::holds_alternative<GroupedGemm>(std::get<Operator>(graph_.work_of(each).work).kind);
       if (all.empty()) first = text;
@@ -210,10 +228,7 @@ class StageWriter {
                                               ? std::span<const NodeId>(&operation.node, 1)
                                               : std::span<const NodeId>(program.chains[operation.chain - 1]);
     double exact_ns = 0;
-    for (const NodeId each : chain) {
-      const Span& span = timeline_.spans[index(each)];
-      exact_ns += std::max(0.0, (span.end - span.start) / units::ns);
-    }
+    for (const NodeId each : chain) exact_ns += duration_ns(each);
 
     TraceNode out;
     out.id = i + 1;
@@ -330,7 +345,7 @@ class StageWriter {
   const Timeline& timeline_;
   std::int64_t node_gpus_;
   TraceEncoding encoding_;
-  const std::vector<double>& factors_;  // by WorkId, or empty
+  const std::vector<Seconds>& alone_;  // by WorkId, or empty
   bool operators_, compact_;
   std::unordered_map<std::string, std::uint64_t> told_by_;  // operators and factors -> the first node that has them
   std::vector<std::uint32_t> ids_;  // by NodeId: its id in the stage's trace, of several the first; empty without waits

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "advice.h"
@@ -19,6 +20,7 @@
 #include "ns_dist/names.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "ns_dist/training_clock.h"
 #include "step_analysis.h"
 #include "step_interval.h"
 #include "step_times.h"
@@ -386,6 +388,21 @@ Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bo
   step.graph = std::move(expansion.graph);
   step.timeline = schedule(step.graph, durations, demands);
   return step;
+}
+
+Result<std::vector<Seconds>> kernels_alone(const Scenario& scenario, const Session& session,
+                                           const ExecutionGraph& graph) {
+  if (!session.has_own_models()) return std::vector<Seconds>();
+  const std::span<const WorkItem> works = graph.works();
+  const TrainingClock clock = training_clock(scenario, graph.mesh().ranks());
+  std::vector<Seconds> out(works.size());
+  for (std::size_t w = 0; w < works.size(); ++w) {
+    const auto* op = std::get_if<Operator>(&works[w].work);
+    if (op == nullptr || works[w].host.any() || work_of(*op) == Work()) continue;
+    NS_TRY(const Forecast alone, session.compute().forecast(clock.kernel_of(*op)));
+    out[w] = alone.latency * clock.load_on(*op) * clock.slowest_on(*op);
+  }
+  return out;
 }
 
 Result<void> write_timeline(const UnfoldedStep& step, TraceSink& sink) {

@@ -719,23 +719,11 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   return scenario;
 }
 
-// Twenty products, as many as `calibrate` advises to measure, stand for all; fewer tell less. Those in fp32 have no
-// load.
-static double calibrated_share(const Scenario& scenario) {
-  constexpr double kEnough = 20;
-  if (!scenario.kernel_calibration) return 0;
-  double products = 0;
-  for (const FamilyCalibration& each : scenario.kernel_calibration->families) {
-    const bool of_products = each.family == "gemm" || each.family == "grouped_gemm" || each.family == "attention";
-    if (of_products && each.dtype != DType::kFp32) products += static_cast<double>(each.points.size());
-  }
-  return std::min(1.0, products / kEnough);
-}
-
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
   TrainingConstants constants = scenario.constants;
   constants.experts = constants.*experts_constant(scenario.plan);
-  return TrainingClock(scenario.cluster.gpu, calibrated_share(scenario), ranks, constants);
+  const double calibrated = scenario.kernel_calibration ? calibrated_share(*scenario.kernel_calibration) : 0;
+  return TrainingClock(scenario.cluster.gpu, calibrated, ranks, constants);
 }
 
 double TrainingConstants::*experts_constant(const ParallelPlan& plan) {

@@ -41,6 +41,16 @@ double slowest_of(std::int64_t ranks, double deviation) {
   return 1 + deviation * mean_of_largest(static_cast<double>(ranks));
 }
 
+double calibrated_share(const KernelCalibration& calibration) {
+  constexpr double kEnough = 20;  // as many as `calibrate` advises to measure
+  double products = 0;
+  for (const FamilyCalibration& each : calibration.families) {
+    const bool of_products = each.family == "gemm" || each.family == "grouped_gemm" || each.family == "attention";
+    if (of_products && each.dtype != DType::kFp32) products += static_cast<double>(each.points.size());
+  }
+  return std::min(1.0, products / kEnough);
+}
+
 static bool is_product(const Operator& op) {
   return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
          std::holds_alternative<GroupedGemm>(op.kind);

@@ -119,6 +119,33 @@ TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
   EXPECT_LE(out.floor_ns, out.low_ns);
 }
 
+// The second node runs behind the first one. Together they hid 50 of 90 us, and hide 70 us now.
+TEST(CApi, AWaitForTheHostChangesByWhatHidesIt) {
+  const Handle session = open({"machine/gpu=h100"});
+  std::vector<const char*> attributes = {"ns_dist_launches_ns=90000", "ns_dist_launched=5,8",
+                                         "ns_dist_launched_deps=0,1,0", "ns_dist_duration_ns=43000.5", nullptr};
+  const double recorded[] = {20'000, 30'000}, now[] = {40'000, 30'000};
+  auto node = sized<ns_dist_node>();
+  node.attributes = attributes.data();
+  node.launched_ns = recorded, node.launched_now_ns = now;
+  auto out = sized<ns_dist_forecast>();
+  ASSERT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK) << ns_dist_error(session.get());
+  EXPECT_NEAR(out.ns, 23'000.5, 1e-6);
+  EXPECT_EQ(out.low_ns, out.ns);
+  EXPECT_STREQ(out.method, "host's launches");
+  // Of the same attributes, other durations.
+  node.launched_now_ns = recorded;
+  ASSERT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_OK);
+  EXPECT_NEAR(out.ns, 43'000.5, 1e-6);
+  node.launched_now_ns = nullptr;
+  EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_UNKNOWN);
+  node.launched_now_ns = now;
+  for (const char* torn : {"ns_dist_launched_deps=0,1,1", "ns_dist_launched_deps=0", "ns_dist_launched_deps=a"}) {
+    attributes[2] = torn;
+    EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_UNKNOWN) << torn;
+  }
+}
+
 // Where ns_dist_op tells no operator, name and shapes do: of two nodes that differ in these the answers differ.
 TEST(CApi, ANodeWhoseOperatorIsEmptyIsToldByItsShapes) {
   const Handle session = open({"machine/gpu=h100"});

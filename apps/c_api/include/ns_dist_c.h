@@ -111,9 +111,14 @@ typedef struct ns_dist_node {
   const char* name;
   const char *input_values, *input_shapes, *input_types; /* as the trace writes them: "[[64, 32], [32, 16]]" */
   /* "name=value", ends with NULL. ns_dist_op, ns_dist_factor, op_schema, op_type, num_ops, tensor_size and
-   * ns_dist_duration_ns are read. */
+   * ns_dist_duration_ns are read, and what waits have. */
   const char* const* attributes;
   int64_t ranks; /* as in ns_dist_kernel */
+  /* Of a wait for the host, a node with ns_dist_launches_ns: what the nodes take that its ns_dist_launched names, in
+   * ns and in its order, as in the trace and now. The forecast is the wait that is left, and ns_dist_duration_ns is
+   * that of the trace. `attributes` hold the lists of numbers with "," between them: ns_dist_launches_ns,
+   * ns_dist_launched, ns_dist_launched_deps, ns_dist_read_before. `method` is "host's launches". */
+  const double *launched_ns, *launched_now_ns;
 } ns_dist_node;
 /* NS_DIST_UNKNOWN if nothing tells the operator: the caller should keep the recorded time. */
 int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);

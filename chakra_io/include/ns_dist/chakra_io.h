@@ -124,9 +124,10 @@ struct ExportOptions {
   // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
   // Without, waits alone have ns_dist_op.
   bool operators = true;
-  // By WorkId: how many times as long as other kernels of its kind a kernel takes by this plan: experts whose groups
-  // are uneven, a slow stage. Written as ns_dist_factor beside the operator. Empty: not told.
-  std::vector<double> factors = {};
+  // By WorkId: what readers of the traces forecast a kernel with this operator to take on the GPU of the step; zero
+  // where they cannot. How many times as long it takes in the timeline is written as ns_dist_factor beside the
+  // operator: experts whose groups are uneven, a slow stage, collectives beside it. Empty: not told.
+  std::vector<Seconds> alone = {};
   // Small traces. Chains of kernels with nothing between them become one node, whose ns_dist_op is theirs with "|"
   // between them, or ns_dist_as, the id of an earlier node that has the same. No
   // rank ends at another time, but for the microseconds of kernels below half a microsecond.
@@ -364,6 +365,28 @@ struct KernelWork {
 // of a recorded PyTorch trace tell it by the CPU operator that launched them, which `annotate` looks up.
 KernelWork kernel_work(const TraceNode& node);
 
+// A wait for the host: the nodes that it launched before, and how long that took it.
+struct HostWait {
+  std::vector<std::uint64_t> launched;      // ids, in this order
+  std::vector<std::uint32_t> dependencies;  // for each: how many of those before it it waits for, and their places
+  std::vector<std::uint32_t> read_before;   // places before which it looked at a result, ascending
+  std::vector<double> launches_ns;          // of the nodes up to each such place, and of the rest
+  double launch_ns = 0;                     // of one
+};
+
+inline constexpr std::string_view kToldByLaunches = "host's launches";
+// Nothing where the node tells none, or what cannot be.
+std::optional<HostWait> host_wait(const TraceNode& node);
+
+// What launched nodes that take `durations_ns` do not hide of the launches (host_launches.h): each runs behind those
+// that it waits for.
+double wait_ns(const HostWait& wait, std::span<const double> durations_ns);
+
+// A wait that was recorded, after the launched nodes take other durations: longer or shorter by what the two hide.
+// Recorded ones alone give the recorded wait, whatever else held up the nodes.
+double wait_ns(const HostWait& wait, double recorded_wait_ns, std::span<const double> recorded_ns,
+               std::span<const double> now_ns);
+
 // ---- Annotate ----
 
 // How a kernel's new duration came about.
@@ -407,10 +430,9 @@ struct AnnotateReport {
 // are patched: duration_micros, and our ns_dist_duration_ns and num_ops where these tell the time too; every other byte
 // stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times. In
 // traces of STAGE num_ops are multiply-adds and tensor_size elements, which are taken for bf16. Durations are whole
-// microseconds, whose remainder is carried along each stream (attribute tid). A wait for the host lasts as long as
-// the launches that it tells of take beyond what they launch: kernels by their new durations, all else as recorded.
-// Errors: those of read_trace; a file that
-// cannot be written; one and the same file.
+// microseconds, whose remainder is carried along each stream (attribute tid). A wait for the host becomes longer or
+// shorter by what the new durations hide of its launches (wait_ns). Errors: those of read_trace; a file that cannot be
+// written; one and the same file.
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);
 

@@ -113,6 +113,12 @@ struct UnfoldedStep {
 Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bool every_wait = false);
 inline constexpr std::uint64_t kMostNodes = 16'000'000;  // about 100 bytes each
 
+// By WorkId: what a kernel takes by itself on the slowest of the plan's GPUs, under the load of training: without what
+// the plan adds (uneven experts, a slow stage, collectives beside it). Zero of all else; empty where the session has
+// models of the caller's. Errors: those of the compute model.
+Result<std::vector<Seconds>> kernels_alone(const Scenario& scenario, const Session& session,
+                                           const ExecutionGraph& graph);
+
 // Calls begin, span for every node, finish.
 Result<void> write_timeline(const UnfoldedStep& step, TraceSink& sink);
 

@@ -6,6 +6,7 @@
 #include "ns_dist/cost.h"
 #include "ns_dist/forecast.h"
 #include "ns_dist/gpu.h"
+#include "ns_dist/kernel_calibration.h"
 #include "ns_dist/operator.h"
 
 namespace ns_dist {
@@ -59,6 +60,10 @@ double mean_of_largest(double n);
 // standard deviation of 0.75 %: a third of what Sinha et al. 2022 (arXiv 2208.11035) find over whole clusters, outliers
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
 double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().deviation);
+
+// How far the products that a correction of kernels has measured stand for all of them, 0 to 1. Those in fp32 have no
+// load.
+double calibrated_share(const KernelCalibration& calibration);
 
 // How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`, 0 to 1: how far
 // measurements of products on this very GPU stand for the model's own. They have most of the load.

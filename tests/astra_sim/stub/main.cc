@@ -55,16 +55,21 @@ int main(int argc, char** argv) {
     return out;
   };
   const std::string op = "gemm dtype=bf16 m=4096 n=8192 k=1024";
-  std::vector<Node> nodes = {node(0, "ours", 7),     node(1, "as the first", 7), node(2, "aten::mm", 11),
-                             node(3, "unknown", 13), node(4, "host", 17),        node(5, "roofline encoding", 19),
-                             node(6, "slow", 29),    node(7, "symbolic", 23),    node(8, "wait for the host", 31)};
+  std::vector<Node> nodes = {node(0, "ours", 7),      node(1, "as the first", 7), node(2, "aten::mm", 11),
+                             node(3, "unknown", 13),  node(4, "host", 17),        node(5, "roofline encoding", 19),
+                             node(6, "slow", 29),     node(7, "symbolic", 23),    node(8, "wait for the host", 200),
+                             node(9, "torn wait", 31)};
   nodes[0].attributes["ns_dist_op"] = op;
   nodes[1].attributes["ns_dist_as"] = std::int64_t{0};
   nodes[2].shapes = "[[4096, 1024], [1024, 8192]]";
   nodes[2].types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']";
   nodes[3].attributes["ns_dist_op"] = true;  // of the wrong type
   nodes[4].attributes["is_cpu_op"] = true;
-  nodes[8].attributes["ns_dist_launches_ns"] = std::string("[50000]");
+  nodes[8].lists["ns_dist_launches_ns"].doubles = {{500'000}};
+  nodes[8].lists["ns_dist_launched"].integers = {{0, 3}};
+  nodes[8].lists["ns_dist_launched_deps"].integers = {{0, 1, 0}};
+  nodes[9].lists = nodes[8].lists;
+  nodes[9].lists["ns_dist_launched_deps"].integers = {{0, 1, 7}};
   nodes[5].attributes = {
       {"num_ops", std::uint64_t{19'000'500}}, {"tensor_size", std::uint64_t{1}}, {"ns_dist_duration_ns", 19'000.0}};
   nodes[6].attributes = {{"ns_dist_op", op}, {"ns_dist_factor", std::string("2")}};

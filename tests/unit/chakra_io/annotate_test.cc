@@ -134,10 +134,13 @@ TraceNode collective(std::uint64_t id, std::uint64_t micros, const std::vector<s
 }
 
 TraceNode wait_for_host(std::uint64_t id, std::uint64_t micros, const std::vector<std::int64_t>& launched,
-                        const std::vector<double>& launches_ns, const std::vector<std::int64_t>& read_before = {},
-                        double launch_ns = 0) {
+                        const std::vector<double>& launches_ns, const std::vector<std::int64_t>& deps,
+                        const std::vector<std::int64_t>& read_before = {}, double launch_ns = 0) {
   TraceNode node = kernel(id, micros);
-  node.attributes = {{"ns_dist_op", kWaitSpec}, {"ns_dist_launched", launched}, {"ns_dist_launches_ns", launches_ns}};
+  node.attributes = {{"ns_dist_op", kWaitSpec},
+                     {"ns_dist_launched", launched},
+                     {"ns_dist_launched_deps", deps},
+                     {"ns_dist_launches_ns", launches_ns}};
   if (read_before.empty()) return node;
   node.attributes.push_back({"ns_dist_read_before", read_before});
   node.attributes.push_back({"ns_dist_launch_ns", launch_ns});
@@ -147,7 +150,7 @@ TraceNode wait_for_host(std::uint64_t id, std::uint64_t micros, const std::vecto
 // Two kernels and a collective between them, of which the host launches each in 30 us.
 TEST(Annotate, AWaitTakesWhatTheNewKernelsDoNotHide) {
   const std::vector<TraceNode> nodes = {product(1, 20), collective(2, 10, {1}), product(3, 20, {2}),
-                                        wait_for_host(4, 40, {1, 2, 3}, {90'000})};
+                                        wait_for_host(4, 40, {1, 2, 3}, {90'000}, {0, 1, 0, 1, 1})};
   const auto wait = [&](double kernel_ns) { return annotated(nodes, constant(kernel_ns))[3].duration_micros; };
   EXPECT_EQ(annotated(nodes, constant(20'000)), nodes);  // the same GPU
   EXPECT_EQ(wait(30'000), 20U);                          // 90 - (30 + 10 + 30)
@@ -155,7 +158,7 @@ TEST(Annotate, AWaitTakesWhatTheNewKernelsDoNotHide) {
   EXPECT_EQ(wait(5'000), 70U);
   AnnotateReport report;
   const auto out = annotated(annotated(nodes, constant(50'000)), constant(20'000), &report);
-  EXPECT_EQ(out[3].duration_micros, 40U);  // there and back
+  EXPECT_EQ(out[3].duration_micros, 40U);  // there and back, for nothing is hidden twice
   const AnnotateShare& share = report.ways[static_cast<std::size_t>(AnnotateWay::kLaunches)];
   EXPECT_EQ(share.kernels, 1U);
   EXPECT_EQ(share.recorded_ns, 0);
@@ -166,16 +169,24 @@ TEST(Annotate, AWaitTakesWhatTheNewKernelsDoNotHide) {
 // Work that runs beside each other hides as much as the longest; what the wait does not tell of hides nothing.
 TEST(Annotate, WhatRunsBesideEachOtherHidesLaunchesOnce) {
   const auto out = annotated({product(1, 1), collective(2, 25, {}), product(3, 1, {1}), product(4, 1, {3}),
-                              wait_for_host(5, 1, {1, 2, 3}, {90'000})},
+                              wait_for_host(5, 65, {1, 2, 3}, {90'000}, {0, 0, 1, 0})},
                              constant(20'000));
-  EXPECT_EQ(out[4].duration_micros, 50U);  // 90 - max(20 + 20, 25)
+  EXPECT_EQ(out[4].duration_micros, 50U);  // 90 - max(20 + 20, 25); 90 - 25 before
+}
+
+// Something else held up the kernels in the step, so that they hid 8 us more than their durations tell.
+TEST(Annotate, AWaitChangesByWhatTheKernelsHideMoreOrLess) {
+  const std::vector<TraceNode> nodes = {product(1, 20), wait_for_host(2, 62, {1}, {90'000}, {0})};
+  EXPECT_EQ(annotated(nodes, constant(20'000)), nodes);
+  EXPECT_EQ(annotated(nodes, constant(30'000))[1].duration_micros, 52U);
+  EXPECT_EQ(annotated(nodes, constant(95'000))[1].duration_micros, 0U);
 }
 
 // The host reads a result between two kernels of 40 us: each hides the launches of its own part alone, and the second
 // part begins with a launch of 5 us that nothing hides.
 TEST(Annotate, NothingIsLaunchedAheadOfWhatTheHostReads) {
   const std::vector<TraceNode> nodes = {product(1, 40), product(2, 40, {1}),
-                                        wait_for_host(3, 20, {1, 2}, {10'000, 60'000}, {1}, 5'000)};
+                                        wait_for_host(3, 20, {1, 2}, {10'000, 60'000}, {0, 1, 0}, {1}, 5'000)};
   EXPECT_EQ(annotated(nodes, constant(40'000)), nodes);
   EXPECT_EQ(annotated(nodes, constant(70'000))[2].duration_micros, 5U);
   EXPECT_EQ(annotated(nodes, constant(4'000))[2].duration_micros, 6U + 56U);
@@ -186,7 +197,7 @@ TEST(Annotate, NothingIsLaunchedAheadOfWhatTheHostReads) {
 TEST(Annotate, WhatRunsBesideALayerKeepsNoHostWaiting) {
   const auto nodes = [](std::uint64_t beside, std::uint64_t wait) {
     return std::vector<TraceNode>{product(1, 40), collective(2, beside, {}), product(3, 40, {1}),
-                                  wait_for_host(4, wait, {1, 2, 3}, {20'000, 60'000}, {2}, 5'000)};
+                                  wait_for_host(4, wait, {1, 2, 3}, {20'000, 60'000}, {0, 0, 1, 0}, {2}, 5'000)};
   };
   EXPECT_EQ(annotated(nodes(70, 20), constant(40'000)), nodes(70, 20));
   EXPECT_EQ(annotated(nodes(90, 10), constant(40'000)), nodes(90, 10));
@@ -197,18 +208,24 @@ TEST(Annotate, WhatRunsBesideALayerKeepsNoHostWaiting) {
 TEST(Annotate, AWaitThatContradictsItselfIsKept) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const TraceNode& wait :
-       {wait_for_host(2, 7, {1}, {}), wait_for_host(2, 7, {1}, {-1}), wait_for_host(2, 7, {1}, {nan}),
-        wait_for_host(2, 7, {1, 1}, {90'000}), wait_for_host(2, 7, {-1}, {90'000}),
-        wait_for_host(2, 7, {1}, {90'000, 90'000}), wait_for_host(2, 7, {1}, {90'000, 90'000}, {2}),
-        wait_for_host(2, 7, {1}, {90'000, 90'000}, {-1}), wait_for_host(2, 7, {1}, {90'000, 90'000}, {1}, nan)}) {
+       {wait_for_host(2, 7, {1}, {}, {0}), wait_for_host(2, 7, {1}, {-1}, {0}), wait_for_host(2, 7, {1}, {nan}, {0}),
+        wait_for_host(2, 7, {1, 1}, {90'000}, {0, 0}), wait_for_host(2, 7, {-1}, {90'000}, {0}),
+        wait_for_host(2, 7, {1}, {90'000, 90'000}, {0}), wait_for_host(2, 7, {1}, {90'000, 90'000}, {0}, {2}),
+        wait_for_host(2, 7, {1}, {90'000, 90'000}, {0}, {-1}),
+        wait_for_host(2, 7, {1}, {90'000, 90'000}, {0}, {1}, nan),
+        // No dependencies, too many, one on itself, one that is not there, more than there are.
+        wait_for_host(2, 7, {1}, {90'000}, {}), wait_for_host(2, 7, {1}, {90'000}, {0, 0}),
+        wait_for_host(2, 7, {1}, {90'000}, {1, 0}), wait_for_host(2, 7, {1}, {90'000}, {1, 5}),
+        wait_for_host(2, 7, {1}, {90'000}, {1})}) {
     AnnotateReport report;
     EXPECT_EQ(annotated({product(1, 20), wait}, constant(20'000), &report)[1].duration_micros, 7U);
     EXPECT_EQ(report.waits_kept, 1U);
   }
   AnnotateReport report;
-  const auto out = annotated({product(1, 20), wait_for_host(2, 7, {1}, {90'000}), wait_for_host(3, 8, {1}, {90'000})},
-                             constant(20'000), &report);
-  EXPECT_EQ(out[1].duration_micros, 70U);
+  const auto out =
+      annotated({product(1, 20), wait_for_host(2, 70, {1}, {90'000}, {0}), wait_for_host(3, 8, {1}, {90'000}, {0})},
+                constant(30'000), &report);
+  EXPECT_EQ(out[1].duration_micros, 60U);
   EXPECT_EQ(out[2].duration_micros, 8U);
   EXPECT_EQ(report.waits_kept, 1U);
 }

@@ -515,7 +515,7 @@ TEST(Writer, MergesKernelsWithNothingBetweenThem) {
   EXPECT_EQ(attribute_as<std::string>(*chain, "ns_dist_op"), one + "|" + one + "|" + one);
 }
 
-// A reader multiplies experts' products by a factor of its own; the plan's goes before it.
+// A reader multiplies experts' products by a factor of its own; the plan's goes before it. Kernels take 1 us each.
 TEST(Writer, KernelsCarryTheFactorOfTheirPlan) {
   for (const bool merge : {false, true}) {
     const ScratchFolder folder;
@@ -527,8 +527,12 @@ TEST(Writer, KernelsCarryTheFactorOfTheirPlan) {
     step.add(0, Stream::kCompute, {"slow", Category::kForward, Operator{Copy{64 * B}, DType::kBf16}});
     const ExecutionGraph graph = std::move(step.builder).build();
     const Timeline timeline = timeline_of(graph, [&](NodeId node) { return step.durations[index(node)]; });
-    const auto told = [&](std::vector<double> factors) {
-      ExportOptions options{.directory = folder.path(), .factors = std::move(factors), .merge_kernels = merge};
+    const auto told = [&](const std::vector<double>& factors) {
+      ExportOptions options{.directory = folder.path(), .merge_kernels = merge};
+      for (std::size_t w = 0; w < factors.size(); ++w) {
+        const Span& span = timeline.spans[w];  // one kernel of each work
+        options.alone.push_back((span.end - span.start) / factors[w]);
+      }
       EXPECT_TRUE(write_traces(graph, timeline, options));
       std::vector<std::string> out;
       const std::vector<TraceNode> nodes = *read_trace(folder.path() / "trace.0.et");

@@ -18,6 +18,25 @@ enum NodeType { INVALID_NODE = 0, COMP_NODE = 4, COMM_SEND_NODE = 5 };
 namespace Chakra {
 namespace FeederV3 {
 
+// Lists as protobuf gives them.
+template <class T>
+class List {
+ public:
+  List(std::vector<T> given = {}) : values_(std::move(given)) {}
+  const std::vector<T>& values() const { return values_; }
+
+ private:
+  std::vector<T> values_;
+};
+
+class Attribute {
+ public:
+  List<double> doubles;
+  List<std::int64_t> integers;
+  const List<double>& double_list() const { return doubles; }
+  const List<std::int64_t>& int64_list() const { return integers; }
+};
+
 class ETFeederNode {
  public:
   ChakraProtoMsg::NodeType node_type = ChakraProtoMsg::NodeType::COMP_NODE;
@@ -29,7 +48,15 @@ class ETFeederNode {
   std::string name() const { return node_name; }
   ChakraProtoMsg::NodeType type() const { return node_type; }
   std::uint64_t runtime() const { return micros; }
-  bool has_attr(const std::string& attr_name) const { return attributes.count(attr_name) != 0; }
+  std::map<std::string, Attribute> lists;
+
+  bool has_attr(const std::string& attr_name) const {
+    return attributes.count(attr_name) + lists.count(attr_name) != 0;
+  }
+  const Attribute get_attr_msg(const std::string& attr_name) const {
+    const auto found = lists.find(attr_name);
+    return found == lists.end() ? Attribute() : found->second;
+  }
   template <class T>
   T get_attr(const std::string& attr_name) const {
     return std::get<T>(attributes.at(attr_name));  // throws for another type, as the feeder does
