@@ -185,6 +185,14 @@ std::string json_text(const Done& done, const Gpu& gpu) {
   return dump_json(out, 1);
 }
 
+// What an export or annotate says of the traces in the folder.
+std::optional<nlohmann::ordered_json> manifest_in(const std::filesystem::path& folder) {
+  const Result<std::string> text = read_text(folder / "manifest.json", kLargestAstraInput);
+  auto root = text ? nlohmann::ordered_json::parse(*text, nullptr, false) : nlohmann::ordered_json();
+  if (!root.is_object() || !root.contains("schema") || root["schema"] != "ns-dist/traces/1") return std::nullopt;
+  return root;
+}
+
 // Whether ASTRA-Sim, with this system json, times kernels by their work.
 bool has_roofline(const std::filesystem::path& system) {
   const Result<std::string> text = read_text(system, kLargestAstraInput);
@@ -229,12 +237,13 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
                     "tensor_size, not the new durations of {} kernels; write 0 there",
                     with_commas(static_cast<std::int64_t>(done.annotated.by_micros))));
   }
-  const nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
-                                           {"provenance", {{"version", version()}, {"git_revision", git_revision()}}},
-                                           {"prefix", traces.prefix.filename().string()},
-                                           {"ranks", files},
-                                           {"nodes", done.annotated.nodes},
-                                           {"annotated_for", request.gpu}};
+  nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
+                                     {"provenance", {{"version", version()}, {"git_revision", git_revision()}}},
+                                     {"prefix", traces.prefix.filename().string()},
+                                     {"ranks", files},
+                                     {"nodes", done.annotated.nodes},
+                                     {"annotated_for", request.gpu}};
+  if (const auto old = manifest_in(read)) manifest["exported"] = old->contains("exported") ? (*old)["exported"] : *old;
   NS_TRY_VOID(folder.commit(dump_json(manifest, 1)));
   return done;
 }
@@ -256,13 +265,15 @@ Result<int> answer(const AnnotateRequest& request) {
   }
   const TrainingClock clock(gpu, options.calibration ? calibrated_share(*options.calibration) : 0, ranks);
   AnnotateModel model;
+  std::string refused;  // why the GPU cannot run a kernel, of the first one
   model.forecast = [&](const Operator& op) -> std::optional<double> {
     const Operator run = as_pytorch_runs(op, gpu);
     // A benchmark is one kernel at full clocks; a step has the clocks of training.
     const Result<Forecast> forecast =
         options.mode == Mode::kSustained ? clock.forecast(*kernels, run) : kernels->forecast(run);
-    if (!forecast) return std::nullopt;
-    return forecast->latency / units::ns;
+    if (forecast) return forecast->latency / units::ns;
+    if (refused.empty()) refused = to_text(forecast.error());
+    return std::nullopt;
   };
   // Kernels alone have no factor.
   model.experts = options.mode == Mode::kSustained ? std::optional(clock.experts) : std::nullopt;
@@ -286,14 +297,12 @@ Result<int> answer(const AnnotateRequest& request) {
         "it was: export the plan for this GPU to forecast it",
         100 * host));
   }
-  if (!old) {
-    const double kept = share_of(AnnotateWay::kKept, done.annotated);
-    if (kept > kNoticed) {
-      warn(
-          fmt::format("{:.0f} % of the recorded time is kept as it was, of kernels that do not tell what they compute: "
-                      "--recorded-on, the GPU of the recording, scales it",
-                      100 * kept));
-    }
+  const std::string scales = old ? "" : "; --recorded-on, the GPU of the recording, scales it";
+  if (const double kept = share_of(AnnotateWay::kKept, done.annotated); !refused.empty()) {
+    warn(fmt::format("some kernels cannot be forecast for {}: {}{}", gpu.name, refused, scales));
+  } else if (!old && kept > kNoticed) {
+    warn(fmt::format("{:.0f} % of the recorded time is kept as it was, of kernels that do not tell what they compute{}",
+                     100 * kept, scales));
   }
   std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(),
              stream_of_answer(request.json, outputs));

@@ -177,32 +177,26 @@ class Lint {
                         kCollectiveNames[static_cast<std::size_t>(collective)], feeder.key)});
   }
 
-  // What does not run on so many members: told once of each kind and number.
+  // What does not run on these members, or in so few bytes: told once.
   void check_members(Rank rank, const FlatNode& node, const NodeFacts& facts) {
     if (!options_.system) return;
     const AstraSystem& system = *options_.system;
     const auto members = static_cast<std::int64_t>(members_.at(facts.group).sorted.size());
-    if (!told_members_.emplace(facts.collective, facts.group == 0 ? 0 : members).second) return;
     const bool all = members == system.npus();
     const auto tell = [&](const std::string& what) {
-      report({rank, node.id, std::string(node.name),
-              fmt::format("{}: {}", kCollectiveNames[static_cast<std::size_t>(facts.collective)], what)});
-    };
-    const auto check = [&](const std::string& algorithm, std::int64_t count) {
-      if (count < 1 || (count & (count - 1)) == 0) return;
-      if (algorithm == "halvingDoubling" || algorithm == "oneHalvingDoubling") {
-        tell(fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim hangs", algorithm, count));
-      } else if (algorithm == "doubleBinaryTree" && all) {
-        tell(fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim crashes", algorithm, count));
-      }
+      std::string text = fmt::format("{}: {}", kCollectiveNames[static_cast<std::size_t>(facts.collective)], what);
+      if (told_members_.insert(text).second) report({rank, node.id, std::string(node.name), std::move(text)});
     };
     const CollectiveKind kind = checked_kind(facts.collective).kind;
-    if (all && system.dimensions.front().algorithm.of(kind).starts_with("one")) {  // over all dimensions at once
-      check(system.dimensions.front().algorithm.of(kind), members);
-    } else if (all) {
-      for (const AstraDimension& dimension : system.dimensions) check(dimension.algorithm.of(kind), dimension.npus);
-    } else if (system.dimensions.size() == 1) {  // with several, groups are rings
-      check(system.dimensions.front().algorithm.of(kind), members);
+    const auto check = [&](const std::string& algorithm, std::int64_t count, std::int64_t chunk) {
+      if (const std::string why = astra_refusal(algorithm, kind, count, chunk, !all); !why.empty()) tell(why);
+    };
+    constexpr std::int64_t kOthersShare = std::numeric_limits<std::int64_t>::max();  // of several dimensions
+    const std::string& first = system.dimensions.front().algorithm.of(kind);
+    if (system.dimensions.size() == 1 || (all && first.starts_with("one"))) {  // over all dimensions at once
+      check(first, members, facts.size / std::max<std::int64_t>(1, system.splits));
+    } else if (all) {  // other groups are rings
+      for (const AstraDimension& each : system.dimensions) check(each.algorithm.of(kind), each.npus, kOthersShare);
     }
     constexpr std::size_t kMostDimensions = 4;
     if (facts.group == 0 && node.involved == FlatNode::Dimensions::kMissing &&
@@ -587,7 +581,7 @@ class Lint {
   std::uint64_t lonely_ = 0;                                         // kernels without successor
   bool whole_ = true, broken_ = false, told_rates_ = false, told_memory_ = false;
   std::set<TraceCollective> told_algorithms_;
-  std::set<std::pair<TraceCollective, std::int64_t>> told_members_;  // members, or 0: group 0
+  std::set<std::string> told_members_;
   std::uint64_t beside_kernels_ = 0;
   Rank first_beside_ = 0;
   // Of the rank that is read.

@@ -307,6 +307,25 @@ constexpr std::string_view kLeftOut[] = {"trace-enabled",
 
 }  // namespace
 
+std::string astra_refusal(std::string_view algorithm, CollectiveKind kind, std::int64_t npus, std::int64_t chunk,
+                          bool grouped) {
+  const bool halving = algorithm == "halvingDoubling" || algorithm == "oneHalvingDoubling";
+  const bool tree = algorithm == "doubleBinaryTree";
+  const bool power_of_two = (npus & (npus - 1)) == 0;
+  if (halving && kind == CollectiveKind::kAllToAll) return fmt::format("\"{}\": ASTRA-Sim ends", algorithm);
+  if (tree && grouped) return fmt::format("\"{}\" of some of the ranks: ASTRA-Sim crashes", algorithm);
+  if ((halving || tree) && !power_of_two) {
+    return fmt::format("\"{}\" of {} ranks, which are no power of two: ASTRA-Sim {}", algorithm, npus,
+                       halving ? "hangs" : "crashes");
+  }
+  // Halves of halves become nothing on the way; two ranks halve once.
+  if (halving && kind == CollectiveKind::kAllReduce && npus > 2 && chunk < 2 * npus) {
+    return fmt::format("\"{}\" of {} ranks in chunks of {} bytes, fewer than {}: ASTRA-Sim stops (an assertion)",
+                       algorithm, npus, chunk, 2 * npus);
+  }
+  return "";
+}
+
 Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::string& yml_where,
                                       std::string_view system_json, const std::string& json_where) {
   AstraSystem system;
@@ -357,6 +376,11 @@ Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::s
     if (reader.has(key)) continue;
     system.notes.push_back(
         fmt::format("{}: \"{}\" is missing: ASTRA-Sim then reads a member that was never set", json_where, key));
+  }
+  if (const auto tracks = root.find("track-local-mem"); tracks != root.end() && *tracks != 0) {
+    system.notes.push_back(
+        fmt::format("{}: ASTRA-Sim ends at the first kernel without the attributes \"inputs\" and \"outputs\"",
+                    reader.where(pointer_step("track-local-mem"))));
   }
   for (const auto& [key, member] : lists) {
     const std::size_t given = reader.texts(key).size();

@@ -134,15 +134,15 @@ Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
 }
 
 Result<Int> Dimension::halving_doubling(CollectiveKind kind, Int c) const {
-  if ((n() & (n() - 1)) != 0) return no_form("halvingDoubling of a number of NPUs that is no power of two (it hangs)");
-  if (d->topology != AstraTopology::kSwitch || system->congestion_aware || kind == CollectiveKind::kAllToAll) {
+  if (const std::string why = astra_refusal("halvingDoubling", kind, n(), c, false); !why.empty()) return no_form(why);
+  if (d->topology != AstraTopology::kSwitch || system->congestion_aware) {
     return no_form("halvingDoubling other than on a switch without congestion");
   }
   Int time = delay, m = c;
   if (kind != CollectiveKind::kAllGather) {
     for (Int parts = 2; parts <= n(); parts *= 2) {
       m /= 2;
-      time += message(m) + delay + reduction(m);
+      time += message(m) + delay + (parts > 2 ? reduction(m) : 0);  // the first of each pair passes unreduced
       if (time >= kNineYears) return too_long();
     }
   }

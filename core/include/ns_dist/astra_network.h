@@ -85,6 +85,11 @@ AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus);
 // more than the cluster has.
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 
+// Why ASTRA-Sim's algorithm does not run a collective of so many NPUs, and what it does instead; empty where it does.
+// `chunk`: bytes of comm_size over the splits. `grouped`: the NPUs are some of the network's.
+std::string astra_refusal(std::string_view algorithm, CollectiveKind kind, std::int64_t npus, std::int64_t chunk,
+                          bool grouped);
+
 // The attribute comm_size of a collective or message in a trace: whole bytes, rounded up, at least one; of an
 // all-gather a rank's own shard, where we count what comes out.
 std::int64_t astra_comm_size(const Collective& collective);

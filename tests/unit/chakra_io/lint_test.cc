@@ -258,6 +258,34 @@ TEST(Lint, SomeAlgorithmsNeedAPowerOfTwo) {
             0U);
 }
 
+// Checked with ASTRA-Sim 518bd513.
+TEST(Lint, SomeAlgorithmsDoNotRunEveryCollective) {
+  const auto of = [&](const char* algorithm, TraceCollective kind, std::int64_t bytes, std::int64_t splits = 1) {
+    LintOptions options = on({{AstraTopology::kSwitch, 4, 50, 500, algorithm}});
+    options.system->splits = splits;
+    return text_of(LintedTraces(each(4, collective_of(1, bytes, {}, kind, ""))).lint({}, options));
+  };
+  for (const char* halving : {"halvingDoubling", "oneHalvingDoubling"}) {
+    EXPECT_EQ(of(halving, TraceCollective::kAllReduce, 8), "");
+    EXPECT_THAT(of(halving, TraceCollective::kAllReduce, 7),
+                HasSubstr("of 4 ranks in chunks of 7 bytes, fewer than 8: ASTRA-Sim stops"));
+    EXPECT_EQ(of(halving, TraceCollective::kAllReduce, 16, 2), "");
+    EXPECT_THAT(of(halving, TraceCollective::kAllReduce, 15, 2), HasSubstr("in chunks of 7 bytes"));
+    EXPECT_EQ(of(halving, TraceCollective::kReduceScatter, 1), "");
+    EXPECT_EQ(of(halving, TraceCollective::kAllGather, 1), "");
+    EXPECT_THAT(of(halving, TraceCollective::kAllToAll, 1 << 20), HasSubstr("ALL_TO_ALL: \"" + std::string(halving)));
+  }
+  EXPECT_EQ(of("doubleBinaryTree", TraceCollective::kAllToAll, 1), "");
+  std::vector<std::vector<TraceNode>> some = each(4, compute(1));
+  for (std::size_t rank = 0; rank < 2; ++rank) some[rank] = {collective_of(1, 1 << 20)};
+  const LintedTraces two(some);
+  const auto of_two = [&](const char* algorithm) {
+    return text_of(two.lint({{1, {0, 1}}}, on({{AstraTopology::kSwitch, 4, 50, 500, algorithm}})));
+  };
+  EXPECT_EQ(of_two("halvingDoubling"), "");
+  EXPECT_THAT(of_two("doubleBinaryTree"), HasSubstr("\"doubleBinaryTree\" of some of the ranks: ASTRA-Sim crashes"));
+}
+
 TEST(Lint, ACollectiveOfAllRanksHasFourDimensions) {
   TraceNode all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
   const LintOptions five = on(std::vector<AstraDimension>(5, {AstraTopology::kRing, 2, 50, 500, "ring"}));

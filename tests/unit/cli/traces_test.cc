@@ -423,6 +423,23 @@ TEST(Traces, AnnotateForTheSameGpuChangesNothing) {
   }
 }
 
+// A GPU without the number format keeps the durations and says why; the folder says what the traces were exported from.
+TEST(Traces, AnnotateSaysWhichKernelsAGpuCannotRun) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --layers 2 --dtype fp8 --dp 2 --global-batch 2 --output t", folder.path());
+  const CommandResult result = run_command("ns-dist annotate t --gpu a100 --json --output u", folder.path());
+  EXPECT_THAT(result.err, HasSubstr("some kernels cannot be forecast for NVIDIA A100 SXM4 80GB: a100-sxm-80gb: "
+                                    "a100-sxm-80gb has no rate for fp8"));
+  EXPECT_GT(json::parse(result.out)["ways"]["kept"]["kernels"].get<int>(), 0);
+  answered("annotate u --gpu b200 --output v", folder.path());
+  const auto manifest = [&](const char* traces) {
+    return json::parse(read_text(folder.path() / traces / "manifest.json"));
+  };
+  EXPECT_EQ(manifest("t")["inputs"]["training"]["dtype"], "fp8");
+  EXPECT_EQ(manifest("u")["exported"], manifest("t"));
+  EXPECT_EQ(manifest("v")["exported"], manifest("t"));
+}
+
 // What the host computes by itself is told, and is another one's on another machine.
 TEST(Traces, AnnotateTellsTheHostsOwnWork) {
   const ScratchFolder folder;

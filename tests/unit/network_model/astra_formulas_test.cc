@@ -95,6 +95,27 @@ TEST(Astra, SaysWhereNoFormIsKnown) {
   EXPECT_FALSE(astra_time_ns(AstraSystem(), CollectiveKind::kAllReduce, kChunk));
 }
 
+// Of the reducing steps the first one reduces nothing. Times are those of ASTRA-Sim 518bd513 (its system json has 1000
+// GB/s of local memory, the default endpoint delay, one split).
+TEST(Astra, HalvingDoublingAnswersAsAstraSimDoes) {
+  AstraSystem system;
+  system.local_memory_gbs = 1000;
+  const auto ns = [&](std::int64_t npus, CollectiveKind kind, std::int64_t bytes = 1 << 20) {
+    system.dimensions = {{AstraTopology::kSwitch, npus, 50, 500, "halvingDoubling"}};
+    const auto time = astra_time_ns(system, kind, bytes);
+    return time ? *time : -1;
+  };
+  EXPECT_EQ(ns(2, CollectiveKind::kAllReduce), 21'560);
+  EXPECT_EQ(ns(2, CollectiveKind::kReduceScatter), 10'785);
+  EXPECT_EQ(ns(4, CollectiveKind::kAllReduce), 34'130);
+  EXPECT_EQ(ns(4, CollectiveKind::kAllGather), 60'623);
+  EXPECT_EQ(ns(8, CollectiveKind::kAllReduce), 41'425);
+  EXPECT_EQ(ns(8, CollectiveKind::kReduceScatter), 21'307);
+  EXPECT_EQ(ns(8, CollectiveKind::kAllReduce, 16), 6'070);
+  EXPECT_EQ(ns(8, CollectiveKind::kAllReduce, 15), -1);  // it stops
+  EXPECT_EQ(ns(8, CollectiveKind::kAllToAll), -1);       // it ends
+}
+
 // 2^62 bytes over links of a byte a second: no time in whole ns holds it.
 TEST(Astra, RefusesWhatTakesLongerThanNanosecondsCount) {
   for (const char* algorithm : {"ring", "direct", "halvingDoubling"}) {
