@@ -83,7 +83,7 @@ std::string elsewhere(std::string_view command, std::string_view flag) {
   }
   if (among(simulate_flags())) return fmt::format("`ns-dist simulate` has {}", flag);
   if (!among(search_flags())) return "";
-  return fmt::format("{}`ns-dist search` has {}", flag == "--gpus" ? "write --nodes N; " : "", flag);
+  return fmt::format("`ns-dist search` has {}", flag);
 }
 
 // Flags of launchers of training (Megatron-LM, torchrun, torchtitan, DeepSpeed, Trainer), and of habit, with what to
@@ -266,10 +266,14 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return names;
 }
 
-void add_work_flags(CLI::App& app, WorkFlags& flags) {
+void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but) {
   for (const Section& section : kSections) {
     for (const FieldDescription& description : scenario_fields()) {
       const std::string_view name = description.field.name;
+      if (name == but) {
+        flags.texts[name];  // never given
+        continue;
+      }
       if (name.substr(0, name.find('/')) == section.group) add_field_flag(app, flags, description, section.heading);
     }
   }

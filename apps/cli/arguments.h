@@ -43,7 +43,7 @@ struct WorkFlags {
   std::optional<std::string> from;
 };
 
-void add_work_flags(CLI::App& app, WorkFlags& flags);
+void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but = "");  // all but the field `but`
 
 // What the flags may name files with: an output must be none of them.
 std::vector<std::string> inputs_of(const WorkFlags& flags);

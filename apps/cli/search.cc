@@ -238,7 +238,7 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
   app.add_flag("--sensitivity", flags.sensitivity,
                "what does 1 % better of each part of the machine change, with the fastest plan?")
       ->group(kAnswer);
-  add_work_flags(app, flags.work);
+  add_work_flags(app, flags.work, "machine/gpus");  // a list, here
   describe(app);
 }
 

@@ -179,7 +179,7 @@ class Lint {
 
   // What does not run on these members, or in so few bytes: told once.
   void check_members(Rank rank, const FlatNode& node, const NodeFacts& facts) {
-    if (!options_.system) return;
+    if (!options_.system || options_.system->dimensions.empty()) return;
     const AstraSystem& system = *options_.system;
     const auto members = static_cast<std::int64_t>(members_.at(facts.group).sorted.size());
     const bool all = members == system.npus();

@@ -10,6 +10,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
+#include "ns_dist/internal/divisors.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -50,7 +51,7 @@ Result<Cluster> find_cluster(const References& spec, const Catalog& catalog, con
     return with_gpu(cluster, gpu);
   }
   NS_TRY(const Gpu gpu, from("machine/gpu", catalog.gpu(spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu)));
-  const bool alone = ranks == 1 && !spec.nodes && !spec.inter;
+  const bool alone = ranks == 1 && (!spec.nodes || spec.gpus == 1) && !spec.inter;
   if (!gpu.usual_cluster.empty() || (!spec.intra && !alone)) {
     return from("machine/gpu", catalog.usual_machine(gpu, spec.gpu ? std::string_view(*spec.gpu) : kDefaultGpu));
   }
@@ -193,6 +194,22 @@ std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t who
   return 0;
 }
 
+Result<std::int64_t> gpus_of_each_node(std::int64_t node, std::int64_t gpus) {
+  if (gpus < node) return gpus;
+  if (const std::int64_t used = used_of_node(node, gpus); used > 0) return used;
+  // Whole nodes, or 64 of each 72: other numbers can hardly be divided.
+  const std::int64_t even = power_of_two_up_to(node);
+  const std::int64_t full = (gpus / node + 1) * node;
+  std::int64_t fewer = gpus / node * node, more = full;
+  if (used_of_node(node, even) > 0) {
+    fewer = std::max(fewer, gpus / even * even);
+    more = std::min(more, (gpus / even + 1) * even);
+  }
+  return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "machine/gpus",
+               fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
+               fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
+}
+
 namespace {
 
 // Leaves some GPUs of each node idle where groups of tensor, context or expert parallelism would lie in two nodes
@@ -275,10 +292,35 @@ std::vector<Assignment> to_keep_machine(const Scenario& scenario, const Parallel
 
 namespace {
 
+// The nodes that machine/gpus are, and how many of each, as `spec` would name them.
+Result<void> size_nodes(References& spec, const Catalog& catalog, const Scenario* base, std::int64_t ranks) {
+  if (spec.nodes) {
+    return fail({ErrorCode::kUsage, "the number of GPUs is given twice", "machine/gpus, machine/nodes", "one of them",
+                 "leave machine/nodes out"});
+  }
+  NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
+  cluster = opened_anew(std::move(cluster));
+  NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
+  const std::int64_t node = std::max<std::int64_t>(1, cluster.gpus_per_node());
+  if (spec.gpus_per_node && *spec.gpus % node != 0) {
+    return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", *spec.gpus, node), "machine/gpus",
+                 fmt::format("a multiple of {}", node), "leave machine/gpus_per_node out, or write another number"});
+  }
+  NS_TRY(const std::int64_t used, gpus_of_each_node(node, *spec.gpus));
+  spec.nodes = *spec.gpus / used;
+  if (used != node) spec.gpus_per_node = used;
+  return {};
+}
+
 std::string machine_text(const Cluster& cluster) {
   const std::int64_t node = cluster.gpus_per_node();
   const std::int64_t gpus = cluster.gpu_count();
   return fmt::format("{} node{} x {} GPUs = {} GPUs", gpus / node, gpus == node ? "" : "s", node, gpus);
+}
+
+// A machine of so many nodes, by the field that gave its size.
+std::string size_text(std::int64_t nodes, std::int64_t node, bool by_gpus) {
+  return by_gpus ? fmt::format("machine/gpus={}", nodes * node) : fmt::format("machine/nodes={}", nodes);
 }
 
 // Whether so many replicas share the sequences of a step evenly.
@@ -290,16 +332,16 @@ bool shares_batch(const Training& training, std::int64_t dp) {
 // Machines near `cluster` that whole replicas of `each` GPUs fill, as many as suits() accepts: with other nodes, or
 // with fewer GPUs of each, which tensor-parallel groups do not leave.
 template <class Suits>
-std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& cluster, const Suits& suits) {
+std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& cluster, bool by_gpus, const Suits& suits) {
   const std::int64_t node = cluster.gpus_per_node(), nodes = cluster.gpu_count() / node;
   const std::int64_t step = each / std::gcd(each, node);  // nodes
   std::vector<std::string> ways;
   for (std::int64_t other = std::max<std::int64_t>(1, nodes / step) * step; other > 0; other -= step) {
     if (!suits(other * node / each)) continue;
-    ways.push_back(fmt::format("machine/nodes={}", other));
+    ways.push_back(size_text(other, node, by_gpus));
     break;
   }
-  for (std::int64_t fewer = node - 1; 2 * fewer > node; --fewer) {
+  for (std::int64_t fewer = node - 1; 2 * fewer > node && !by_gpus; --fewer) {
     if (fewer % tp != 0 || nodes * fewer % each != 0 || !suits(nodes * fewer / each)) continue;
     ways.push_back(fmt::format("machine/gpus_per_node={}", fewer));
     break;
@@ -320,7 +362,7 @@ bool holds(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
 
 // What to write where `ranks` are not the GPUs of `cluster`, which is `open` with its nodes counted.
 std::string sizes_for(std::int64_t ranks, std::int64_t each, const ParallelPlan& plan, const Training& training,
-                      const Cluster& cluster, const Cluster& open) {
+                      const Cluster& cluster, const Cluster& open, bool by_gpus) {
   const std::int64_t gpus = cluster.gpu_count(), node = cluster.gpus_per_node(), nodes = gpus / node;
   std::vector<std::string> ways;
   if (gpus % each == 0 && shares_batch(training, gpus / each)) ways.push_back(fmt::format("plan/dp={}", gpus / each));
@@ -329,27 +371,32 @@ std::string sizes_for(std::int64_t ranks, std::int64_t each, const ParallelPlan&
   for (std::int64_t other = least; other <= least + kMoreNodes; ++other) {
     Cluster machine = open;
     if (other == nodes || !set_nodes(machine, other, kDegrees) || !holds(machine, plan, ranks)) continue;
-    ways.push_back(fmt::format("machine/nodes={}", other));
+    ways.push_back(size_text(other, machine.gpus_per_node(), by_gpus));
     break;
   }
-  if (const std::int64_t fewer = ranks / nodes; ranks % nodes == 0 && fewer < node && fewer % plan.tp == 0) {
+  const std::int64_t fewer = ranks / nodes;
+  if (ranks % nodes == 0 && fewer < node && fewer % plan.tp == 0 && !by_gpus) {
     Cluster machine = open;
     if (resize_nodes(machine, fewer) && set_nodes(machine, nodes, kDegrees) && machine.gpu_count() == ranks)
       ways.push_back(fmt::format("machine/gpus_per_node={}", fewer));
   }
   if (ways.empty())
-    return fmt::format("{}write degrees whose product is {}", cluster == open ? "" : "leave machine/nodes out, or ",
+    return fmt::format("{}write degrees whose product is {}",
+                       cluster == open ? ""
+                       : by_gpus       ? "leave machine/gpus out, or "
+                                       : "leave machine/nodes out, or ",
                        gpus);
   return fmt::format("write {}", fmt::join(ways, ", or "));
 }
 
 // Makes dp fill a machine of known size, of whose nodes some GPUs may stay idle; `open` is the machine before its nodes
 // were counted. Errors: the reason why it cannot.
-Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, const Training& training,
-                  bool dp_is_given) {
+Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, const Training& training, bool dp_is_given,
+                  bool by_gpus) {
+  const char* const field = by_gpus ? "machine/gpus" : "machine/nodes";
   if (gpus_of(cluster) > static_cast<double>(kMostRanks)) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)), "machine/nodes",
-                 fmt::format("at most {} GPUs", kMostRanks), "write fewer nodes"});
+    return fail({ErrorCode::kInvalidInput, fmt::format("a machine of {:.3g} GPUs", gpus_of(cluster)), field,
+                 fmt::format("at most {} GPUs", kMostRanks), by_gpus ? "write fewer" : "write fewer nodes"});
   }
   const std::int64_t gpus = cluster.gpu_count();
   ParallelPlan replica = plan;
@@ -362,16 +409,16 @@ Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, con
   const std::string product = fmt::format("tp {} x cp {} x pp {}", plan.tp, plan.cp, plan.pp);
   if (!dp_is_given) {
     std::string others =
-        machines_of(each, plan.tp, cluster, [&](std::int64_t dp) { return shares_batch(training, dp); });
+        machines_of(each, plan.tp, cluster, by_gpus, [&](std::int64_t dp) { return shares_batch(training, dp); });
     const std::int64_t node = cluster.gpus_per_node(), nodes = gpus / node, step = each / std::gcd(each, node);
     const std::int64_t most = nodes / step * step;
     if (others.empty()) {
-      others = machines_of(each, plan.tp, cluster, [](std::int64_t) { return true; });
+      others = machines_of(each, plan.tp, cluster, by_gpus, [](std::int64_t) { return true; });
     } else if (most > 0 && !shares_batch(training, most * node / each)) {  // fewer GPUs stay idle
-      others = fmt::format("machine/nodes={} with another training/global_batch, or {}", most, others);
+      others = fmt::format("{} with another training/global_batch, or {}", size_text(most, node, by_gpus), others);
     }
     return fail({ErrorCode::kInfeasible,
-                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)), "machine/nodes",
+                 fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)), field,
                  "whole replicas of the model on every GPU",
                  fmt::format("write {}, or degrees whose product divides {}", others, gpus)});
   }
@@ -379,7 +426,7 @@ Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, con
   if (holds(cluster, plan, ranks)) return {};
   return fail({ErrorCode::kInfeasible,
                fmt::format("{} x dp {} = {} ranks, but {}", product, plan.dp, ranks, machine_text(cluster)), kDegrees,
-               "as many ranks as GPUs", sizes_for(ranks, each, plan, training, cluster, open)});
+               "as many ranks as GPUs", sizes_for(ranks, each, plan, training, cluster, open, by_gpus)});
 }
 
 // A layout says how many model chunks a stage has, where it is one of this pipeline: what is wrong with it is an error
@@ -676,6 +723,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
 
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  if (spec.gpus) NS_TRY_VOID(size_nodes(spec, catalog, base, ranks));
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
   NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
   // What machine/intra alone describes is a node, not so many GPUs to fill.
@@ -687,7 +735,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   }
   const Cluster open = cluster;
   if (spec.nodes) {
-    NS_TRY_VOID(set_nodes(cluster, *spec.nodes, "machine/nodes"));
+    NS_TRY_VOID(set_nodes(cluster, *spec.nodes, spec.gpus ? "machine/gpus" : "machine/nodes"));
     sized = true;
   }
   // Other links of a report's machine leave its GPUs, and its plan, as they are.
@@ -697,7 +745,8 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   if (!sized) {
     NS_TRY_VOID(open_for(cluster, scenario.plan, ranks));
   } else if (!repeats) {
-    NS_TRY_VOID(fill(cluster, open, scenario.plan, scenario.training, given.contains("plan/dp")));
+    NS_TRY_VOID(
+        fill(cluster, open, scenario.plan, scenario.training, given.contains("plan/dp"), spec.gpus.has_value()));
   }
   scenario.cluster = std::move(cluster);
   if (!given.contains("plan/cp_comm") && (base == nullptr || base->plan.cp_comm == usual_cp_comm(base->model))) {

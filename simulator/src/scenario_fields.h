@@ -20,7 +20,7 @@ struct References {
   std::optional<std::string> model;
   std::optional<std::string> framework;
   std::optional<std::string> gpu, cluster;
-  std::optional<std::int64_t> nodes, gpus_per_node, nics_per_node;
+  std::optional<std::int64_t> gpus, nodes, gpus_per_node, nics_per_node;
   std::optional<std::string> intra, inter;
   std::optional<BytesPerSecond> intra_bandwidth, inter_bandwidth;  // of a GPU, one direction
   std::optional<std::string> calibration;                          // a file of network corrections, or "none"
@@ -121,6 +121,10 @@ void visit_fields(Visitor&& visit, T& names) {
          .values = "ID|FILE",
          .default_text = "the GPU's usual machine"},
         names.cluster);
+  visit({.name = "machine/gpus",
+         .help = "GPUs in all, of the nodes that they fill, or of one node",
+         .default_text = "as many as the plan needs"},
+        names.gpus);
   visit({.name = "machine/nodes", .help = "nodes", .default_text = "as many as the plan needs"}, names.nodes);
   visit({.name = "machine/gpus_per_node", .help = "GPUs of a node", .default_text = "the machine's own"},
         names.gpus_per_node);

@@ -332,7 +332,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/pp", .help = "pipeline stages"}, plan.pp);
   visit({.name = "plan/dp",
          .help = "data-parallel replicas",
-         .default_text = "1; with machine/nodes, as many as fill them"},
+         .default_text = "1; with machine/nodes or machine/gpus, as many as fill them"},
         plan.dp);
   visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
   visit({.name = "plan/cp_comm",

@@ -260,6 +260,9 @@ void visit_tables(Visitor&& visit, T& scenario) {
 // GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
 // but no less than seven eighths of the node (64 of 72). 0: no such number.
 std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);
+// GPUs of each node of `node` that a cluster of so many GPUs has: all of them, those of one node, or used_of_node.
+// Error: none of these fills whole nodes.
+Result<std::int64_t> gpus_of_each_node(std::int64_t node, std::int64_t gpus);
 
 // What a user sets. Fields are those of scenario_fields(); the last assignment of a field holds.
 struct ScenarioSpec {

@@ -359,7 +359,7 @@ Result<ScenarioSpec> base_spec(const SearchRequest& request) {
   ScenarioSpec spec;
   bool nodes = false;
   for (const Assignment& assignment : request.fixed.assignments) {
-    nodes |= assignment.field == "machine/nodes";
+    nodes |= assignment.field == "machine/nodes" || assignment.field == "machine/gpus";
     if (is_degree(assignment.field)) continue;
     if (assignment.field == "plan/ep" || assignment.field == "plan/etp" || assignment.field.starts_with("stragglers/"))
       continue;
@@ -550,7 +550,7 @@ namespace {
 
 // The machine gets as many nodes, and of each as many GPUs, as the request's number of GPUs fills; in `spec`, too.
 Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Catalog& catalog) {
-  if (request.gives("machine/nodes")) return {};
+  if (request.gives("machine/nodes") || request.gives("machine/gpus")) return {};
   // A sized machine is filled with replicas; an open one has one rank.
   NS_TRY(const Scenario machine, resolve(spec, catalog, request.from.get()));
   const std::int64_t node = std::max<std::int64_t>(1, machine.cluster.gpus_per_node());
@@ -567,20 +567,7 @@ Result<void> size_machine(SearchRequest& request, ScenarioSpec& spec, const Cata
     return fail({ErrorCode::kUsage, "the size of the cluster is not given", "--gpus, machine/nodes",
                  "a number of GPUs, or of nodes", "write, for example, --gpus 256"});
   }
-  const std::int64_t used = gpus < node ? gpus : used_of_node(node, gpus);
-  if (used == 0) {
-    // Whole nodes, or 64 of each 72: other numbers can hardly be divided.
-    const std::int64_t even = power_of_two_up_to(node);
-    const std::int64_t full = (gpus / node + 1) * node;
-    std::int64_t fewer = gpus / node * node, more = full;
-    if (used_of_node(node, even) > 0) {
-      fewer = std::max(fewer, gpus / even * even);
-      more = std::min(more, (gpus / even + 1) * even);
-    }
-    return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "--gpus",
-                 fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
-                 fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
-  }
+  NS_TRY(const std::int64_t used, gpus_of_each_node(node, gpus));
   for (ScenarioSpec* sized : {&spec, &request.fixed}) {
     if (used != node) sized->set("machine/gpus_per_node", used);
     sized->set("machine/nodes", gpus / used);

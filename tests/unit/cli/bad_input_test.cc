@@ -57,7 +57,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--model somebody/nothing-7b", 1, "neither a file nor a model of the catalog; .*config.json and give its path"},
       {"--model llama3-8b --gpu 'NVIDIA H300'", 1, "did you mean \"h100\""},
       {"search --gpus 8 --nnodes 2", 2, "unknown flag \"--nnodes\"; expected the flags of `ns-dist search --help`"},
-      {"--gpus 64", 2, "unknown flag \"--gpus\".*; write --nodes N; `ns-dist search` has --gpus"},
+      {"--gpus 12", 2, "--gpus: 12 GPUs do not fill nodes of 8; .*; write 8 or 16"},
       {"--deadline=1d", 2, "unknown flag \"--deadline\".*`ns-dist search` has --deadline"},
       {"search --gpus 8 --what-if 'flops x2'", 2,
        "write --what-if behind the command of an answer: `ns-dist simulate`"},

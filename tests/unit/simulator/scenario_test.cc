@@ -237,6 +237,33 @@ TEST(Resolve, RefusesRanksThatDoNotFillTheNodes) {
   EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("machine/nodes=96")));
 }
 
+// GPUs in all are nodes, of which each has as many: 8 of 8, 4 of 8 on one node, 64 of 72 in each rack.
+TEST(Resolve, GpusInAllAreTheNodesThatTheyFill) {
+  const auto machine = [](const char* gpu, std::int64_t gpus) {
+    ScenarioSpec spec;
+    spec.set("machine/gpu", gpu).set("machine/gpus", gpus);
+    const Scenario scenario = resolved(spec);
+    EXPECT_EQ(scenario.plan.dp, gpus);
+    return std::pair(scenario.cluster.gpu_count(), scenario.cluster.gpus_per_node());
+  };
+  EXPECT_EQ(machine("h100", 1024), std::pair(std::int64_t{1024}, std::int64_t{8}));
+  EXPECT_EQ(machine("h100", 4), std::pair(std::int64_t{4}, std::int64_t{4}));
+  EXPECT_EQ(machine("gb200", 512), std::pair(std::int64_t{512}, std::int64_t{64}));
+  EXPECT_EQ(machine("gb200", 144), std::pair(std::int64_t{144}, std::int64_t{72}));
+  ScenarioSpec spec;
+  spec.set("machine/gpus", 12);
+  EXPECT_THAT(refusal(spec), HasSubstr("machine/gpus: 12 GPUs do not fill nodes of 8"));
+  EXPECT_THAT(refusal(ScenarioSpec(spec).set("machine/nodes", 2)), HasSubstr("the number of GPUs is given twice"));
+  spec.set("machine/gpus_per_node", 4);
+  EXPECT_EQ(resolved(spec).cluster.gpu_count(), 12);
+  spec.set("machine/gpus", 10);
+  EXPECT_THAT(refusal(spec), HasSubstr("expected a multiple of 4"));
+  // What a refusal proposes is a number of GPUs, too.
+  spec = {};
+  spec.set("plan/tp", 8).set("plan/pp", 12).set("machine/gpus", 1024);
+  EXPECT_THAT(refusal(spec), AllOf(HasSubstr("= 96 does not divide"), HasSubstr("machine/gpus=768")));
+}
+
 // What a refusal proposes is a machine, or a dp, that the batch of 1,536 sequences suits.
 TEST(Resolve, RefusedSizesNameThoseThatSuit) {
   ScenarioSpec racks;
