@@ -37,7 +37,7 @@ VoltageRange voltage_of(int process_nm) {
 double cube_law_cost(const Gpu& gpu) {
   if (gpu.vendor == "amd" && gpu.process_nm <= 5) return gpu.process_nm > 4 ? 8.3e-31 : 8.3e-31 * 0.66;
   if (gpu.process_nm > 10) return 3.3e-30;
-  if (gpu.process_nm > 7) return 8.2e-31;
+  if (gpu.process_nm > 7) return 3.3e-30 * 0.65;
   if (gpu.process_nm > 5) return 1.34e-30;
   return gpu.process_nm > 3 ? 4.66e-31 : 4.66e-31 * (0.66 / 0.78);
 }
@@ -112,11 +112,25 @@ double tensor_ceiling(const Gpu& gpu, bool gddr, double bf16_peak, const Voltage
   return std::min(bf16_peak, units * (linear <= least ? linear : std::cbrt(linear * least * least)));
 }
 
+// Products of a format in the time of one in BF16, on the same units and for the same energy: tensor units read
+// operands of half the bits twice as fast. Two generations have units for 4 bits, or for 8 and 4, beyond that.
+double products_for_one(const Gpu& gpu, DType dtype) {
+  const bool ultra = gpu.architecture == "blackwell-ultra", rubin = gpu.architecture == "rubin";
+  switch (dtype) {
+    case DType::kTf32:
+      return 0.5;
+    case DType::kFp8:
+      return rubin ? 4.375 : 2;
+    case DType::kFp4:
+      return rubin ? 8.75 : ultra ? 6 : 4;
+    default:
+      return 1;
+  }
+}
+
 double half_rate_of(const Gpu& gpu) {
   return std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
 }
-
-bool has_gddr(const Gpu& gpu) { return gpu.memory_type.starts_with("GDDR") || gpu.memory_type.starts_with("gddr"); }
 
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
 // and addresses; 32 on Pascal, GA10x, Ada, Hopper and Blackwell (CUDA C++ Programming Guide, arithmetic throughput by
@@ -196,7 +210,7 @@ constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
 }  // namespace
 
 FlopsPerSecond powered_tensor_rate(const Gpu& gpu) {
-  return tensor_ceiling(gpu, has_gddr(gpu), half_rate_of(gpu), voltage_of(gpu.process_nm).chosen) * (FLOP / s);
+  return tensor_ceiling(gpu, gpu.has_gddr(), half_rate_of(gpu), voltage_of(gpu.process_nm).chosen) * (FLOP / s);
 }
 
 double Machine::vector_rate(DType dtype) const {
@@ -250,7 +264,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.tensor_memory = capability >= 10 && capability < 12;
   machine.resident_threads = resident_threads_of(gpu);
   machine.l2 = gpu.l2_cache / B;
-  machine.gddr = has_gddr(gpu);
+  machine.gddr = gpu.has_gddr();
   machine.bandwidth = gpu.memory_bandwidth / (B / s);
   machine.vector_peak = gpu.vector[DType::kFp32] / (FLOP / s);
   machine.launch = kBurstLaunch + (mode == Mode::kSustained ? kStreamGap : 0);
@@ -277,9 +291,16 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
     if (!(peak >= 0) || !std::isfinite(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
     machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
+    // Each format by itself: what a data sheet says of another one makes it no slower. FP32 and FP64, whose units are
+    // others on each generation, in proportion to BF16.
     const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
-    machine.matrix_ceiling[static_cast<std::size_t>(dtype)] =
-        on_tensor_units && half_rate > 0 ? peak * chosen / half_rate : peak;
+    const double share = dtype == DType::kFp32 || dtype == DType::kFp64 ? 0 : products_for_one(gpu, dtype);
+    double& limit = machine.matrix_ceiling[static_cast<std::size_t>(dtype)] = peak;
+    if (on_tensor_units && share > 0) {
+      limit = share * tensor_ceiling(gpu, machine.gddr, peak / share, voltage.chosen);
+    } else if (on_tensor_units && half_rate > 0) {
+      limit = peak * chosen / half_rate;
+    }
     fastest = std::max(fastest, peak);
   }
   // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer

@@ -81,7 +81,7 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     Machine& other = machines[nearest->index];
     nearest->index = indices[nearest->index];
     const Pace pace = pace_of(machine, other);
-    reference.nearest = ReferenceGpu::Nearest{std::move(other), *nearest, pace, false};
+    reference.nearest = ReferenceGpu::Nearest{std::move(other), *nearest, pace, named.has_value()};
   }
   return reference;
 }

@@ -101,6 +101,22 @@ Result<Gpu> read_gpu(std::string_view json, const std::string& where) {
   return gpu_of(root, where);
 }
 
+// The technology in capitals, as "GDDR7" of "gddr7": what forecasts ask for.
+static std::string read_memory_type(JsonReader& memory) {
+  std::string type = memory.text("type", Presence::kOptional);
+  if (type.empty()) return type;
+  const std::size_t letters = std::min(type.find_first_of("0123456789"), type.size());
+  std::string technology = type.substr(0, letters);
+  std::transform(technology.begin(), technology.end(), technology.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  constexpr std::string_view kTechnologies[] = {"HBM", "GDDR", "LPDDR", "DDR"};
+  if (std::find(std::begin(kTechnologies), std::end(kTechnologies), technology) == std::end(kTechnologies)) {
+    memory.note("type", "\"" + shortened(type) + "\" is no technology of memory that is known",
+                "HBM, GDDR, LPDDR or DDR with their generation, as HBM3e or GDDR7");
+  }
+  return technology + type.substr(letters);
+}
+
 Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where) {
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
@@ -114,6 +130,7 @@ Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where)
   }
   reader.schema("ns-dist/gpu/1");
   gpu.id = reader.text("id");
+  if (reader.has("id") && gpu.id.empty()) reader.note("id", "an empty name", "as my-gpu");
   gpu.name = reader.text("name");
   gpu.aliases = reader.texts("aliases");
   if (!reader.text("like", Presence::kOptional).empty()) {
@@ -145,7 +162,7 @@ Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where)
                 R"(write {"capacity": "128 GiB", "bandwidth": "6 TB/s"})");
   } else {
     reader.object("memory", [&](JsonReader& memory) {
-      gpu.memory_type = memory.text("type", Presence::kOptional);
+      gpu.memory_type = read_memory_type(memory);
       gpu.memory = memory.quantity<Bytes>("capacity");
       gpu.memory_bandwidth = memory.quantity<BytesPerSecond>("bandwidth");
     });

@@ -47,13 +47,16 @@ std::int64_t per_node(const Call& call) {
   return call.placement->ranks;
 }
 
-double doublings_of_ranks(const Corrected& corrected, const Call& call) {
+// How far a collective lies from the measured ones, but for its size.
+double doublings_of_machine(const Corrected& corrected, const Call& call) {
   double doublings = doublings_beyond(call.ranks(), static_cast<double>(corrected.least_ranks),
                                       static_cast<double>(corrected.most_ranks));
   if (corrected.ranks_per_node > 0) {
     doublings +=
         std::fabs(std::log2(static_cast<double>(per_node(call)) / static_cast<double>(corrected.ranks_per_node)));
   }
+  const double peak = call.links[call.placement->outermost().level].peak;
+  if (corrected.link > 0 && peak > 0) doublings += std::fabs(std::log2(peak / corrected.link));
   return doublings;
 }
 
@@ -117,19 +120,19 @@ bool has_two_dies(std::string_view family) { return family == "blackwell" || fam
 // GPUs whose PCIe transfers may go through the host's memory, as those of the measured L40S: cards with GDDR, of which
 // NVIDIA's driver has no peer-to-peer transfers (GeForce) or servers often turn them off. Boards with HBM reach each
 // other over PCIe switches; the measurements do not apply to them.
-bool may_go_through_host(const Gpu& gpu) { return gpu.memory_type.starts_with("GDDR"); }
+bool may_go_through_host(const Gpu& gpu) { return gpu.has_gddr(); }
 
 }  // namespace
 
 double Corrected::unmeasured(const Call& call) const {
-  const double ranks = doublings_of_ranks(*this, call);
+  const double machine = doublings_of_machine(*this, call);
   const double measured = std::log2(static_cast<double>(std::max<std::int64_t>(most_ranks, 2)));
   const double sizes = std::min(1.0, doublings_beyond(call.bytes, least_bytes, most_bytes) / kNarrowingOctaves);
-  return 1 - measured / (measured + ranks) * (1 - sizes);
+  return 1 - measured / (measured + machine) * (1 - sizes);
 }
 
 bool Corrected::is_far(const Call& call) const {
-  return doublings_of_ranks(*this, call) > 1 || doublings_beyond(call.bytes, least_bytes, most_bytes) > 1;
+  return doublings_of_machine(*this, call) > 1 || doublings_beyond(call.bytes, least_bytes, most_bytes) > 1;
 }
 
 double Corrected::deviation_of(double bytes) const {

@@ -66,6 +66,8 @@ Traits traits_of(const Scenario& scenario) {
   Traits traits;
   describe(traits, scenario.model);
   describe(traits, scenario.cluster.gpu);
+  const auto sold = Catalog::standard().gpu(scenario.cluster.gpu.id);
+  if (!sold || !(*sold == scenario.cluster.gpu)) traits.gpu.clear();  // a changed GPU is another one
   const ParallelPlan& plan = scenario.plan;
   traits.framework = scenario.framework;
   traits.precision = scenario.training.precision;

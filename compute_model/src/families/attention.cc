@@ -111,10 +111,13 @@ constexpr double kEagerForward = 3.6, kEagerBackward = 1.9;
 constexpr double kEagerTraffic = 8;  // bytes
 
 // The generation whose kernels a GPU runs: those of Blackwell's workstation cards are Ada's, as neither has the large
-// matrix instructions of Hopper and B200 (CUDA C++ Programming Guide, compute capability 12.0).
+// matrix instructions of Hopper and B200 (CUDA C++ Programming Guide, compute capability 12.0). Later generations that
+// have them are taken for Blackwell.
 std::string_view kernels_of(const Gpu& gpu) {
   if (gpu.vendor != "nvidia") return "";
-  return gpu.compute_capability.starts_with("12") ? "ada" : generation_of(gpu.architecture);
+  if (gpu.compute_capability.starts_with("12")) return "ada";
+  const bool later = !is_known_architecture(gpu.architecture) && capability_of(gpu) >= 10;
+  return later ? "blackwell" : generation_of(gpu.architecture);
 }
 
 Format format_of(const Attention& op, DType dtype) {

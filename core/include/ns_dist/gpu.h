@@ -54,7 +54,7 @@ struct Gpu {
   int sm_count = 0;                // streaming multiprocessors, or compute units
   Hertz base_clock, boost_clock;
   RateTable tensor, vector;  // dense peaks at the boost clock; zero where the format is missing
-  std::string memory_type;
+  std::string memory_type;   // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
   Bytes memory;
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache, shared_memory_per_sm, registers_per_sm;
@@ -72,6 +72,7 @@ struct Gpu {
     return tensor[dtype] > FlopsPerSecond() ? tensor[dtype] : vector[dtype];
   }
 
+  bool has_gddr() const { return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr"); }
   friend bool operator==(const Gpu&, const Gpu&) = default;
 };
 

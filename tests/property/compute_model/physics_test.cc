@@ -186,6 +186,17 @@ RC_GTEST_PROP(Physics, AHigherClockIsNotSlower, ()) {
   is_not_slower(gpu, better, op);
 }
 
+// Tensor units of BF16 say nothing of those of 8 bits.
+RC_GTEST_PROP(Physics, AFormatDoesNotDependOnTheRateOfAnother, ()) {
+  Operator op = any_operator();
+  op.dtype = *rc::gen::element(DType::kTf32, DType::kFp8, DType::kFp4);
+  const Gpu gpu = any_gpu();
+  Gpu better = gpu;
+  const double factor = 1 + *rc::gen::inRange(0, 300) / 100.0;
+  for (const DType dtype : {DType::kBf16, DType::kFp16}) better.tensor[dtype] *= factor;
+  is_not_slower(gpu, better, op);
+}
+
 RC_GTEST_PROP(Physics, TwiceTheChipIsNotSlower, ()) {
   const Operator op = any_operator();
   const Gpu gpu = any_gpu();

@@ -64,11 +64,37 @@ TEST(Sources, AGpuLikeAnotherOneCarriesItsMeasurementsOver) {
     }
     last = time;
   }
+  // Attention too, which other GPUs have by physics alone.
+  const Operator attention{
+      Attention{.heads = 32, .kv_heads = 8, .query_length = 8192, .key_length = 8192, .head_dim = 128}, DType::kBf16};
+  Gpu slower = gpu_of("h100-sxm-80gb");
+  const Seconds measured = (*make_compute_model(slower, {}))->forecast(attention)->latency;
+  slower.id = "slower", slower.memory_bandwidth = 0.9 * slower.memory_bandwidth;
+  slower.like = "h100-sxm-80gb";
+  EXPECT_NEAR((*make_compute_model(slower, {}))->forecast(attention)->latency / measured, 1, 0.01);
   Gpu other = gpu_of("h100-sxm-80gb");
   other.id = "other", other.like = "a100", other.memory_bandwidth *= 1.6;
   const ReferenceGpu reference =
       reference_gpu(*standard_weights(Predictor::kGemm), *make_machine(other, Mode::kSustained));
   EXPECT_EQ(reference.nearest->machine.gpu.architecture, "hopper") << "of another generation";
+}
+
+// Nothing of Rubin was measured: its kernels are those of Blackwell on its rates, and no answer says that it is
+// certain.
+TEST(Sources, AGenerationThatNobodyMeasuredIsExtrapolated) {
+  const auto model = *make_compute_model(gpu_of("vr200"), {});
+  for (const OperatorKind& kind :
+       {OperatorKind{Gemm{.m = 8192, .n = 8192, .k = 8192}},
+        OperatorKind{Attention{.heads = 32, .query_length = 8192, .key_length = 8192, .head_dim = 128}},
+        OperatorKind{Copy{1e9 * units::B}}, OperatorKind{Normalization{.rows = 65536, .columns = 8192}}}) {
+    EXPECT_TRUE(model->forecast({kind, DType::kBf16})->extrapolated) << to_text(Operator{kind, DType::kBf16});
+  }
+  const Operator attention{Attention{.heads = 32, .query_length = 8192, .key_length = 8192, .head_dim = 128},
+                           DType::kBf16};
+  const double faster =
+      (*make_compute_model(gpu_of("b200-sxm"), {}))->forecast(attention)->latency / model->forecast(attention)->latency;
+  EXPECT_GT(faster, 1.5) << "1.8 times the rate";
+  EXPECT_LT(faster, 2.1);
 }
 
 // A100-PCIe-80GB is nearer by its data sheet, but a few dozen of its products are not enough to learn from.

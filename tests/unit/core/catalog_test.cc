@@ -442,6 +442,24 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   EXPECT_THAT(to_text(catalog_.usual_machine(gpu).error()), HasSubstr("is unknown"));
 }
 
+// What the memory is decides how it is forecast, so it is known in any spelling, or refused.
+TEST(ReadGpu, MemoryIsOfAKnownTechnology) {
+  const std::string text =
+      R"({"schema": "ns-dist/gpu/1", "id": "mine", "memory": {"type": "GDDR6", "capacity": "24 GB", "bandwidth": "300 GB/s"}})";
+  const auto with = [&](const std::string& type) {
+    std::string changed = text;
+    changed.replace(changed.find("GDDR6"), 5, type);
+    const auto gpu = read_gpu(changed, "mine.json");
+    EXPECT_FALSE(gpu) << "other keys are missing";
+    return to_text(gpu.error());
+  };
+  for (const char* known : {"GDDR6", "gddr6x", "Gddr7", "hbm3e", "LPDDR5X", "HBM"}) {
+    EXPECT_THAT(with(known), Not(HasSubstr("#/memory/type"))) << known;
+  }
+  EXPECT_THAT(with("G6"), AllOf(HasSubstr("mine.json#/memory/type: \"G6\" is no technology of memory"),
+                                HasSubstr("as HBM3e or GDDR7")));
+}
+
 // NeuSight's device files say neither the power of the board nor, all of them, their name; a size of the memory that is
 // not given is not made up.
 TEST(ReadGpu, ADeviceOfNeuSightHasWhatItsFileSays) {

@@ -155,6 +155,20 @@ TEST(NetworkModel, AGpuLikeAMeasuredOneHasItsCurves) {
   EXPECT_EQ(like.latency, measured.latency);
   EXPECT_FALSE(measured.extrapolated);
   EXPECT_TRUE(like.extrapolated);
+  // Links of another bandwidth were not measured.
+  Cluster nvlink = *Catalog::standard().cluster("dgx-h100");
+  const auto width_of = [&](double times, bool* extrapolated) {
+    Cluster changed = nvlink;
+    changed.levels.front().fabric.bandwidth *= times;
+    const Forecast forecast = *model_of(changed)->forecast(call);
+    *extrapolated = forecast.extrapolated;
+    return forecast.high / forecast.low;
+  };
+  bool usual = true, twice = true, four_times = false;
+  EXPECT_LT(width_of(1, &usual), width_of(1.9, &twice));
+  EXPECT_GT(width_of(4, &four_times), width_of(1.9, &twice));
+  EXPECT_FALSE(usual || twice);
+  EXPECT_TRUE(four_times);
   // Twice the bandwidth halves its transfers, and no more.
   cluster.levels.front().fabric.bandwidth *= 2;
   const Forecast faster = *model_of(cluster)->forecast(call);
