@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -343,7 +344,9 @@ int write_answers(const Job& job, const Catalog& catalog, std::vector<SearchCase
   const bool in_vain = job.goals.finds_size && job.goals.deadline && !in_time(cases.front(), job.goals);
   const bool is_one = cases.size() == 1 && job.requests.size() == 1 && !in_vain;
   if (is_one) {
+    const auto began = std::chrono::steady_clock::now();
     cases.front().advice = better_size(job.requests.front(), cases.front(), job.options, catalog);
+    cases.front().result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   }
   std::FILE* const stream = stream_of_answer(job.flags.json, outputs_of(job.flags));
   const Style style = style_of(stream);

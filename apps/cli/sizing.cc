@@ -291,14 +291,19 @@ class OtherSearches {
  public:
   // Beside one of so many plans.
   OtherSearches(const SearchOptions& options, const Catalog& catalog, std::uint64_t plans)
-      : options_(options), catalog_(catalog), most_(std::max(kMostPlans, 4 * plans)) {
+      : options_(options),
+        catalog_(catalog),
+        most_(std::max(kMostPlans, 4 * plans)),
+        left_(std::max(kMostPlans, plans)) {
     options_.within = 0;
     options_.team = nullptr;
   }
   // The step of some plan that is below `step`, or of the fastest without one; nothing of a space that takes too long.
   std::optional<Seconds> step(const SearchRequest& request, std::optional<Seconds> below = {}) {
     const auto space = SearchSpace::make(request, catalog_);
-    if (!space || space->size() > (below ? most_ : kMostPlans)) return std::nullopt;
+    const bool any = below == kAny;  // the first plan that fits ends it
+    if (!space || space->size() > (any ? most_ : below ? left_ : kMostPlans)) return std::nullopt;
+    if (below && !any) left_ -= space->size();
     const auto session = Session::make(space->base());
     if (!session) return std::nullopt;
     options_.below = below;
@@ -313,7 +318,8 @@ class OtherSearches {
   static constexpr std::uint64_t kMostPlans = 4'000'000;  // about two seconds of one processor
   SearchOptions options_;
   const Catalog& catalog_;
-  std::uint64_t most_;  // where the first plan below a step ends the search
+  std::uint64_t most_;
+  std::uint64_t left_;  // plans of all searches below a step together: they take no longer than the one beside
 };
 
 // The plans of a request that need the least memory.

@@ -157,7 +157,7 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
                    fmt::format("holds files that are no export's: {}{}", foreign.front(),
                                foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""),
                    directory.string(), "an empty folder, one of an earlier export, or a name that is free",
-                   "write --force to add to it; files of the same names are replaced, all others stay"});
+                   "write --force to add to it; files of the same names are replaced, traces of more ranks removed"});
     }
     if (!out.stale_.empty() && !force) {
       return fail({ErrorCode::kInvalidInput,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ns_dist/network_model.h"
+
 namespace ns_dist::network {
 namespace {
 
@@ -140,12 +142,18 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   return link;
 }
 
+// What a GPU's PCIe reaches, bytes per second; 0: not known. Every NIC hangs on PCIe; boards have a port for each GPU
+// behind a switch of the GPU's own generation.
+static double reached_over_pcie(const Gpu& gpu) {
+  return efficiency(FabricKind::kPcie, nccl_generation_of(gpu.architecture)) *
+         (gpu.pcie_bandwidth / (units::B / units::s));
+}
+
 std::vector<Link> links_of(const Cluster& cluster) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
   double peak = kAny, bandwidth = kAny;  // of a GPU's way out, so far
-  // Every NIC hangs on PCIe; boards have a port for each GPU behind a switch of the GPU's own generation.
-  if (const double pcie = cluster.gpu.pcie_bandwidth / (units::B / units::s); pcie > 0) {
-    peak = pcie, bandwidth = efficiency(FabricKind::kPcie, nccl_generation_of(cluster.gpu.architecture)) * pcie;
+  if (const double reached = reached_over_pcie(cluster.gpu); reached > 0) {
+    peak = cluster.gpu.pcie_bandwidth / (units::B / units::s), bandwidth = reached;
   }
   std::vector<Link> links;
   for (const FabricLevel& level : cluster.levels) {
@@ -224,3 +232,17 @@ double nvls_bandwidth(double bus, Generation generation) { return bus * constant
 double channel_bandwidth(Generation generation) { return constants_of(generation).channel * kGigabyte; }
 
 }  // namespace ns_dist::network
+
+namespace ns_dist {
+
+std::optional<BytesPerSecond> pcie_limit(const Cluster& cluster) {
+  const double pcie = network::reached_over_pcie(cluster.gpu);
+  for (const FabricLevel& level : cluster.levels) {
+    const network::Link link = network::link_of(level, cluster.gpu);
+    if (!level.ring && link.network() && pcie > 0 && link.port_bandwidth > 1.1 * pcie)
+      return pcie * units::B / units::s;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ns_dist

@@ -136,7 +136,7 @@ void visit_fields(Visitor&& visit, T& names) {
   visit({.name = "machine/inter", .help = "fabric between nodes", .values = "ID", .default_text = "the machine's own"},
         names.inter);
   visit({.name = "machine/nics_per_node",
-         .help = "network ports of a node, which its GPUs share",
+         .help = "network ports of a whole node, which all of its GPUs share",
          .default_text = "the machine's own, for each GPU"},
         names.nics_per_node);
   visit({.name = "machine/intra_bandwidth",

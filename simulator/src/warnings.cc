@@ -297,6 +297,7 @@ std::vector<std::int64_t> layers_of_positions(const Scenario& scenario) {
 
 // `layers`: of each position. An embedding or a loss that takes the place of a layer is one.
 std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::int64_t> layers) {
+  if (scenario.plan.pp == 1) return std::nullopt;  // its chunks wait for no other
   if (scenario.plan.account_embedding) ++layers.front();
   if (scenario.plan.account_loss) ++layers.back();
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ns_dist/layer_division.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 
@@ -65,7 +66,23 @@ Reason seen_by_all(const Scenario& s) {
 }
 
 Reason one_stage(const Scenario& s) { return s.plan.pp == 1 ? "plan/pp is 1" : ""; }
+// Chunks of one stage are passes of their own where passes run in pairs, or gather and reduce each.
+Reason one_chunk(const Scenario& s) {
+  return traits_of(s.plan).pairs_passes || shards_gradients(s.plan) ? "" : one_stage(s);
+}
 Reason one_replica(const Scenario& s) { return has_replicas(s.plan) ? "" : "plan/dp is 1"; }
+Reason reduces_by_layers(const Scenario& s) {
+  if (!shards_gradients(s.plan)) return one_replica(s);
+  return "under plan/zero=2 and 3 gradients are reduced layer by layer";
+}
+Reason gathers_by_layers(const Scenario& s) {
+  if (s.plan.zero != ZeroStage::kParameters) return one_replica(s);
+  return "under plan/zero=3 weights are gathered layer by layer";
+}
+Reason keeps_no_sums(const Scenario& s) {
+  if (!shards_gradients(s.plan) || s.plan.grad_accumulation != GradAccumulation::kFp32) return "";
+  return "under plan/zero=2 and 3 gradients are reduced as they are made, as with fused";
+}
 Reason one_tensor_rank(const Scenario& s) { return s.plan.tp == 1 ? "plan/tp is 1" : ""; }
 
 Reason messages_differ(const Scenario& s) {
@@ -85,7 +102,10 @@ Reason sparse_attention(const Scenario& s) {
 }
 Reason no_choice_of_exchange(const Scenario& s) {
   Reason alone = whole_context(s);
-  return alone.empty() ? sparse_attention(s) : alone;
+  if (!alone.empty() || has_sparse_attention(s.model)) return alone.empty() ? sparse_attention(s) : alone;
+  if (s.plan.cp_comm != ContextExchange::kHierarchical) return "";
+  if (s.plan.cp_inner == 1) return "plan/cp_inner is 1: keys and values go around one ring, as under p2p";
+  return s.plan.cp_inner == s.plan.cp ? "plan/cp_inner is plan/cp: all is one exchange of heads, as under a2a" : "";
 }
 
 Reason whole_weights(const Scenario& s) { return s.plan.zero == ZeroStage::kParameters ? "" : "it is of plan/zero=3"; }
@@ -147,12 +167,13 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/split_softmax", fused_attention},
     {"plan/cp_comm", no_choice_of_exchange},
     {"plan/flash_attention", sparse_attention},
-    {"plan/vpp", one_stage},
+    {"plan/vpp", one_chunk},
+    {"plan/grad_accumulation", keeps_no_sums},
     {"plan/overlap_p2p", one_stage},
     {"plan/first_stage_layers", one_stage},
     {"plan/last_stage_layers", one_stage},
-    {"plan/overlap_grad_reduce", one_replica},
-    {"plan/overlap_param_gather", one_replica},
+    {"plan/overlap_grad_reduce", reduces_by_layers},
+    {"plan/overlap_param_gather", gathers_by_layers},
     {"plan/account_embedding", one_stage},
     {"plan/account_loss", one_stage},
     {"plan/scatter_p2p", messages_differ},
@@ -291,9 +312,20 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
   }
 }
 
-// What a user says of the network between nodes, of a plan within one.
+// What a user says of the network between nodes, of a plan within one, or beyond what a GPU reaches of it.
 void add_network(const Scenario& scenario, Ineffective& found) {
-  if (rank_count(scenario.plan).value_or(0) > scenario.cluster.gpus_per_node()) return;
+  if (rank_count(scenario.plan).value_or(0) > scenario.cluster.gpus_per_node()) {
+    const auto limit = pcie_limit(scenario.cluster);
+    if (!limit || !warning_of(scenario.cluster).empty()) return;  // that tells it, too
+    for (const std::string_view field : {"machine/inter", "machine/inter_bandwidth", "machine/nics_per_node"}) {
+      if (!scenario.named.names.contains(field)) continue;
+      return found.add(
+          fmt::format("{} has no more effect than {} for each GPU: a GPU's PCIe port passes no more to the "
+                      "network",
+                      field, to_text(*limit)));
+    }
+    return;
+  }
   for (const std::string_view field : {"machine/inter", "machine/inter_bandwidth"}) {
     if (scenario.named.names.contains(field)) found.add(field, "the plan lies in one node");
   }

@@ -1,5 +1,5 @@
 // Can a command line or a file hurt us? Every line of command_lines.txt ends with exit code 0, 1 or 2, by no signal, in
-// 10 seconds of the processor and less than 1 GB of address space; an answer in JSON has a finite step.
+// 100 seconds of the processor and less than 1 GB of address space; an answer in JSON has a finite step.
 #include <gtest/gtest.h>
 #include <zlib.h>
 

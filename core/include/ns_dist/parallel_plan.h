@@ -407,7 +407,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.zero);
   visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs", .in_reports = kOptional}, plan.zero_library);
   visit({.name = "plan/shard",
-         .help = "replicas that share one copy of what ZeRO spreads (HSDP); 0: all",
+         .help = "ranks of dp x cp that share one copy of what ZeRO spreads (HSDP); 0: all",
          .least = 0,
          .in_reports = kOptional},
         plan.shard);

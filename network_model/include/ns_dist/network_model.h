@@ -34,6 +34,10 @@ struct NetworkModelOptions {
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster,
                                                         const NetworkModelOptions& options = {});
 
+// What the PCIe port of a GPU passes to the network between nodes, where the GPU's network ports could take more than a
+// tenth more.
+std::optional<BytesPerSecond> pcie_limit(const Cluster& cluster);
+
 struct NetworkAlgorithm {
   std::string_view name, description;
   bool automatic = true;  // chosen by "auto" where it is the fastest; otherwise only on request

@@ -99,6 +99,7 @@ const std::vector<FieldValues>& options() {
       {"plan/overlap_tp", {"on"}},
       {"plan/blocking_tp", {"reductions", "all"}},
       {"plan/zero_library", {"fsdp1", "fsdp2"}},
+      {"plan/grad_accumulation", {"fp32"}},
       {"plan/reshard", {"off"}},
       {"plan/prefetch", {"0", "2"}},
       {"plan/recompute_early_stop", {"on"}},
@@ -125,6 +126,19 @@ bool tells_of(const Report& report, const std::string& field) {
   return std::any_of(report.warnings.begin(), report.warnings.end(), [&](const Warning& warning) {
     return warning.code == "without_effect" && warning.message.starts_with(field);
   });
+}
+
+// An H100's PCIe passes 48 GB/s to its port; an XDR port could take 100.
+TEST(WithoutEffect, IsToldOfANetworkBeyondWhatPcieBringsToIt) {
+  const auto told = [](const char* bandwidth) {
+    const auto scenario = resolved({{"model", "llama3-8b"}, {"plan/dp", "16"}, {"machine/inter_bandwidth", bandwidth}});
+    const auto report = simulate(*scenario);
+    return report && tells_of(*report, "machine/inter_bandwidth");
+  };
+  EXPECT_FALSE(told("25 GB/s"));
+  EXPECT_FALSE(told("50 GB/s"));
+  EXPECT_TRUE(told("100 GB/s"));
+  EXPECT_FALSE(told("400 GB/s")) << "bits that were read as bytes: another warning";
 }
 
 TEST(WithoutEffect, IsToldOfWhatChangesNothingAndOfNothingElse) {
