@@ -47,10 +47,8 @@ Operator as_pytorch_runs(const Operator& op, const Gpu& gpu) {
 // Shortest time of that work: half-precision matrix rate, or memory. Without work: what memory moves.
 double roofline_seconds(const Gpu& gpu, double flops, double bytes) {
   FlopsPerSecond peak;
-  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) {
-    if (peak == FlopsPerSecond()) peak = gpu.matrix_peak(dtype);
-  }
-  if (!(bytes > 0)) return 1 / (gpu.memory_bandwidth / (units::B / units::s));
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kFp32}) peak = std::max(peak, gpu.matrix_peak(dtype));
+  if (!(bytes > 0) && !(flops > 0)) return 1 / (gpu.memory_bandwidth / (units::B / units::s));
   return std::max(flops / (peak / (units::FLOP / units::s)), bytes / (gpu.memory_bandwidth / (units::B / units::s)));
 }
 
@@ -188,7 +186,8 @@ std::string json_text(const Done& done, const Gpu& gpu) {
 // What an export or annotate says of the traces in the folder.
 std::optional<nlohmann::ordered_json> manifest_in(const std::filesystem::path& folder) {
   const Result<std::string> text = read_text(folder / "manifest.json", kLargestAstraInput);
-  auto root = text ? nlohmann::ordered_json::parse(*text, nullptr, false) : nlohmann::ordered_json();
+  auto parsed = text ? parse_json(*text, "manifest.json") : nlohmann::ordered_json();
+  auto root = parsed ? *std::move(parsed) : nlohmann::ordered_json();
   if (!root.is_object() || !root.contains("schema") || root["schema"] != "ns-dist/traces/1") return std::nullopt;
   return root;
 }

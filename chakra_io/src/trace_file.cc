@@ -111,7 +111,13 @@ Result<bool> FrameReader::next(std::string_view* frame) {
     compressed.hint = "unpack it with gunzip";
     return fail(std::move(compressed));
   }
-  if (start_ == 0 && length == '{' && fill(1) && std::strchr(" \r\n\t\"", buffer_[position_]) != nullptr) {
+  // A brace is also the length of a frame of 123 bytes, whose first field's tag is a line feed.
+  const auto opens_json = [&] {
+    const char first = buffer_[position_], second = buffer_[position_ + 1];
+    const bool space = first == ' ' || first == '\r' || first == '\n' || first == '\t';
+    return first == '"' || (space && (second == ' ' || second == '\n' || second == '\t' || second == '"'));
+  };
+  if (start_ == 0 && length == '{' && fill(2) && opens_json()) {
     Error text = error("the file is JSON, as Chakra's old feeder read it");
     text.hint = "write it as protobuf with Chakra's tools of version 0.0.4 or later";
     return fail(std::move(text));

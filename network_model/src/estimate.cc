@@ -28,6 +28,7 @@ double corrected_time(const Call& call, const Allowed& allowed, Transport transp
   const double faster = corrected->link > 0 ? call.links[level].peak / corrected->link : 1;
   if (faster == 1) return corrected->correction.apply(modeled);
   std::array<Link, kMaxLevels> links;
+  links[0] = call.links[0];  // algorithms ask the innermost one, also where each rank has a node of its own
   for (const Tier& tier : *call.placement) links[tier.level] = call.link(tier);
   for (double Link::*each : {&Link::peak, &Link::bandwidth, &Link::port_peak, &Link::port_bandwidth}) {
     links[level].*each /= faster;

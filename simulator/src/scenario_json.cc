@@ -332,7 +332,8 @@ class Reader {
   }
   template <int T, int D, int W, int E>
   void read(std::string_view key, Quantity<T, D, W, E>& value) {
-    if (!is_null(key)) value = json_.quantity<Quantity<T, D, W, E>>(key);
+    value =
+        is_null(key) ? Quantity<T, D, W, E>() : json_.quantity<Quantity<T, D, W, E>>(key);  // zero is written as null
   }
   template <class T>
   void read(std::string_view key, std::optional<T>& value) {

@@ -205,6 +205,16 @@ TEST(Answers, ThePageOfKeysHasThemAll) {
   }
 }
 
+// Zero is not the default of a launch.
+TEST(Answers, AReportKeepsALaunchThatCostsNothing) {
+  const ScratchFolder folder;
+  const std::string first =
+      answered("--model gpt2 --tp 2 --dp 4 --global-batch 8 --launch-cost '0 us' --json", folder.path()).out;
+  std::ofstream(folder.path() / "r.json") << first;
+  const json again = json::parse(answered("--from r.json --json", folder.path()).out);
+  EXPECT_EQ(again["step_time_s"], json::parse(first)["step_time_s"]);
+}
+
 TEST(Answers, AReportIsItsOwnRecipe) {
   const ScratchFolder folder;
   const std::string first = answered("--tp 4 --pp 4 --dp 2 --model llama2-13b --vpp 2 --json", folder.path()).out;
