@@ -250,6 +250,10 @@ class Analyzer {
     }
     return nullptr;
   }
+  // Whether the record began in the period, or was under way when the period began and so has a twin in it.
+  static bool began_in(const FoldedPeriod& period, std::uint32_t id) {
+    return id != kNoRecord && (id >= period.first || place(period.under_way, id));
+  }
   static std::optional<std::size_t> place(const std::vector<std::uint32_t>& records, std::uint32_t id) {
     const auto found = std::find(records.begin(), records.end(), id);
     if (found == records.end()) return std::nullopt;
@@ -398,6 +402,17 @@ class Analyzer {
     return 0;
   }
 
+  // How long an actor waits in the copies of the periods from frame `from` to frame `to`, of which record `last` is
+  // its last run before: all of them, unless it runs in the period.
+  double waits_in_copies(std::uint32_t last, std::uint32_t from, std::uint32_t to) const {
+    double seconds = 0;
+    for (std::uint32_t p = from; p < to; ++p) {
+      const FoldedPeriod& period = history_.periods[p];
+      if (!(began_in(period, last) && last < period.end)) seconds += offsets_[p + 1] - offsets_[p];
+    }
+    return seconds;
+  }
+
   // What an actor does from the first kernel of a record's runs to the last.
   static Parts kernels(const StepRecord& record, const Reading& reading) {
     Parts ran;
@@ -411,7 +426,7 @@ class Analyzer {
 
   void account(std::uint32_t actor) {
     double computed = 0, busy = 0;
-    std::uint32_t frame = 0, last = kNoRecord, before = 0;
+    std::uint32_t frame = 0, last = kNoRecord, before = kNoRecord;
     const auto final_frame = static_cast<std::uint32_t>(history_.periods.size());
     for (const std::uint32_t id : history_.by_actor[actor]) {
       const StepRecord& record = history_.records[id];
@@ -440,8 +455,8 @@ class Analyzer {
         parts_.add(ran, 1);
         const Reading others = joined(id, *twin);
         parts_.add(wait(actor, record, others, from), copies - 1);
-        parts_.add(kernels(record, others), copies - 1);
-      } else if (period != nullptr && before < period->first && !place(period->under_way, before)) {
+        parts_.add(kernels(history_.records[twin->before], others), copies - 1);
+      } else if (period != nullptr && !began_in(*period, before)) {
         parts_.add(waited, 1);
         parts_.add(wait(actor, record, reading, last_computed(actor, *period, record.frame) - period->length),
                    copies - 1);
@@ -450,6 +465,7 @@ class Analyzer {
         parts_.add(waited, copies);
         parts_.add(ran, copies);
       }
+      parts_.bubble += waits_in_copies(before, frame, record.frame);
       before = id;
       computed = record.end - (reading.end - reading.last_kernel);
       frame = record.frame;
@@ -458,6 +474,7 @@ class Analyzer {
       }
     }
     computed += offsets_[final_frame] - offsets_[frame];
+    parts_.bubble += waits_in_copies(before, frame, final_frame);
     Parts rest;
     waits_.clear();
     if (last != kNoRecord) explain(rest, actor, final_frame, last, computed, busy);
@@ -594,6 +611,7 @@ std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const Pr
   };
   if (options.fold && !(sums(result.analysis.path_length) && sums(result.analysis.breakdown.total()))) {
     options.fold = false;
+    result.analyzed_unfolded = true;
     if (auto unfolded = run_and_analyze(program, costs, options, pieces))
       result.analysis = std::move(unfolded->analysis);
   }

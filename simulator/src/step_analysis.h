@@ -37,6 +37,7 @@ struct AnalyzedStep {
   Seconds step;
   Folding folding;
   StepAnalysis analysis;
+  bool analyzed_unfolded = false;
 };
 std::optional<AnalyzedStep> run_and_analyze(const StepProgram& program, const ProgramCosts& costs,
                                             ProgramQueue::Options options, std::size_t pieces = 0);

@@ -166,20 +166,22 @@ Referee unfolded(const StepProgram& program, const ProgramCosts& costs) {
 }
 
 struct Count {
-  int plans = 0, folded = 0;
+  int plans = 0, folded = 0, analyzed_unfolded = 0;
 };
 std::map<std::string, Count>& counts() {
   static std::map<std::string, Count> all;
   return all;
 }
 
-// After all tests: how many of the plans fold, by schedule.
+// After all tests: how many of the plans fold, by schedule, and whether the folded history tells where their time goes.
 class FoldsPlansOfEverySchedule : public ::testing::Environment {
   void TearDown() override {
     for (const auto& [name, count] : counts()) {
-      std::cout << name << ": " << count.folded << " of " << count.plans << " plans fold\n";
+      std::cout << name << ": " << count.folded << " of " << count.plans << " plans fold, " << count.analyzed_unfolded
+                << " analyzed unfolded\n";
       if (count.plans >= 20) {
         EXPECT_GT(count.folded, 0) << name;
+        EXPECT_LE(count.analyzed_unfolded, count.plans / 50) << name;
       }
     }
   }
@@ -227,6 +229,7 @@ bool compare(const Question& q, bool shares) {
       expect_equal(answer->analysis.breakdown, breakdown(referee.graph, timeline), timeline.step,
                    (*pipeline_schedule(q.plan.schedule))->seats == mirrored_seats);
       folded = fold && close && answer->folding.copies > 0;
+      if (answer->analyzed_unfolded) ++counts()[q.plan.schedule].analyzed_unfolded;
     }
     if (!shares) RC_ASSERT(PassClock(*program, costs, fold).run() * s == timeline.step);
   }
