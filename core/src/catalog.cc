@@ -200,9 +200,7 @@ Catalog Catalog::standard() {
 std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
   std::map<std::string, CatalogEntry> entries;
   const std::string folder(name_of(kind).folder);
-  const auto take = [&](CatalogEntry entry) {
-    if (!entry.id.empty()) entries.try_emplace(entry.id, std::move(entry));
-  };
+  const auto take = [&](CatalogEntry entry) { entries.try_emplace(entry.id, std::move(entry)); };
   for (const std::filesystem::path& root : folders_) {
     std::error_code status;
     std::vector<std::filesystem::path> files;
@@ -211,7 +209,11 @@ std::vector<CatalogEntry> Catalog::list(CatalogKind kind) const {
     }
     std::sort(files.begin(), files.end());
     for (const std::filesystem::path& file : files) {
-      if (const auto text = read_text(file, kLargestFile)) take(entry_of(*text, file.string()));
+      const auto text = read_text(file, kLargestFile);
+      CatalogEntry entry = text ? entry_of(*text, file.string()) : CatalogEntry();
+      if (entry.id.empty()) continue;
+      if (entry.id != file.stem()) entry.aliases.push_back(std::exchange(entry.id, file.stem()));
+      take(std::move(entry));
     }
   }
   for (const EmbeddedFile& file : embedded_files()) {

@@ -63,7 +63,8 @@ class Catalog {
   // The file itself: what a new one may begin with. Errors: the reference is unknown.
   Result<std::string> text(CatalogKind kind, std::string_view reference) const;
 
-  // All entries by id, in alphabetical order.
+  // All entries by id, in alphabetical order. A file that is not called as its id is listed by the file's name, and the
+  // id is another name of it.
   std::vector<CatalogEntry> list(CatalogKind kind) const;
 
   // Whether the compiled-in copy is the only source, because no other folder exists.

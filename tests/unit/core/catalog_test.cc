@@ -519,6 +519,23 @@ TEST_F(CatalogTest, AFolderOfTheUsersOwnComesFirst) {
   EXPECT_NE(catalog_.fabric("ib-ndr")->name, "mine");
 }
 
+TEST_F(CatalogTest, AFileIsFoundByItsNameAndByItsId) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "other_names";
+  std::filesystem::create_directories(folder / "fabrics");
+  std::ofstream(folder / "fabrics" / "My_Fabric.json")
+      << R"({"schema": "ns-dist/fabric/1", "id": "lab-network", "name": "mine", "kind": "infiniband",
+             "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/bandwidth": "mine", "/latency": "mine"}})";
+  ::setenv("NS_DIST_PATH", folder.c_str(), 1);
+  const Catalog catalog = Catalog::standard();
+  ::unsetenv("NS_DIST_PATH");
+  for (const char* name : {"My_Fabric", "my-fabric", "lab-network"}) {
+    const auto fabric = catalog.fabric(name);
+    ASSERT_TRUE(fabric) << name << ": " << to_text(fabric.error());
+    EXPECT_EQ(fabric->name, "mine") << name;
+  }
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kFabric)) EXPECT_TRUE(catalog.fabric(entry.id)) << entry.id;
+}
+
 // A file has its own numbers, and those of the GPU that it is like; null takes away.
 TEST_F(CatalogTest, AGpuMayBeLikeAnotherOne) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "like_another_gpu";
