@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -82,6 +83,32 @@ class Rows {
     return dump_json(json);
   }
 
+  // The files that rows are read from, with their hashes, and what is wrong with them.
+  std::string files() const {
+    std::map<std::string, std::string> hashes;
+    std::string text;
+    const auto read = [&](const std::vector<Assignment>& set) {
+      ScenarioSpec spec = fixed_;
+      spec.assignments.insert(spec.assignments.end(), set.begin(), set.end());
+      const auto scenario = resolve(spec, catalog_, base_ ? &*base_ : nullptr);
+      if (!scenario) text += to_text(scenario.error()) + "\n";
+      for (const InputFile& file : scenario ? scenario->files : catalog_.inputs()) hashes[file.path] = file.hash;
+    };
+    std::vector<Assignment> set = assignments(0);
+    read(set);
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      const std::string_view values = find_field(fields_[i].field)->values;
+      if (!values.starts_with("ID") && !values.starts_with("FILE")) continue;
+      for (const std::string& value : fields_[i].values) {
+        set[i].text = value;
+        read(set);
+      }
+      set[i].text = fields_[i].values.front();
+    }
+    for (const auto& [path, hash] : hashes) text += path + " " + hash + "\n";
+    return text;
+  }
+
   std::string csv_heading() const {
     std::string text = "row";
     for (const FieldValues& each : fields_) text += "," + csv_cell(each.field);
@@ -140,6 +167,8 @@ Format format_of(const std::string& sweep, const ScenarioSpec& fixed, const std:
   std::string all = sweep + "\n";
   for (const Assignment& each : fixed.assignments) all += each.field + "=" + each.text + "\n";
   if (base) all += *base;
+  all += rows.files();
+  all += git_revision();
   if (csv) return {csv, hash_text(all + std::string(version())), rows.csv_heading()};
   const ordered_json first = {
       {"schema", "ns-dist/sweep/1"}, {"version", version()}, {"sweep", hash_text(all)}, {"rows", rows.count()}};
@@ -149,7 +178,8 @@ Format format_of(const std::string& sweep, const ScenarioSpec& fixed, const std:
 // How many rows of the sweep the file has; what follows its last whole line is cut off. Errors: another sweep's file.
 Result<std::size_t> finished_rows(const std::string& path, const Format& format) {
   const auto refuse = [&](std::string message) {
-    return fail({ErrorCode::kInvalidInput, std::move(message), path, "a new file, or one of the same sweep and version",
+    return fail({ErrorCode::kInvalidInput, std::move(message), path,
+                 "a new file, or one of the same sweep, version and input files",
                  "write another --output, or remove the file"});
   };
   std::error_code status;

@@ -1009,6 +1009,36 @@ TEST(SweepCommand, ACsvGoesOnAfterAKill) {
   EXPECT_EQ(read_text(folder.path() / "rows.csv"), whole);
 }
 
+// Rows of another state of an input file are rows of another sweep.
+TEST(SweepCommand, DoesNotGoOnWhenAnInputFileChanged) {
+  const ScratchFolder folder;
+  const auto write_gpu = [&](const char* bandwidth) {
+    std::ofstream(folder.path() / "mine.json")
+        << R"({"schema": "ns-dist/gpu/1", "id": "mine", "name": "mine", "like": "h100", "memory": {"bandwidth": ")"
+        << bandwidth << R"("}, "sources": {"/memory/bandwidth": "a plan"}})";
+  };
+  std::ofstream(folder.path() / "sweep.json") << R"({"gpu": ["h100", "./mine.json"], "tp": [1, 2]})";
+  const std::string job = "ns-dist search --sweep sweep.json --model gpt3-13b --global-batch 24 --output rows.jsonl";
+  write_gpu("2 TB/s");
+  ASSERT_EQ(run_command(job, folder.path()).code, 0);
+  const std::string whole = read_text(folder.path() / "rows.jsonl");
+  EXPECT_THAT(whole, Not(HasSubstr("error")));
+  EXPECT_EQ(run_command(job, folder.path()).code, 0);
+  write_gpu("3 TB/s");
+  const CommandResult other = run_command(job, folder.path());
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr("input files"));
+  EXPECT_EQ(read_text(folder.path() / "rows.jsonl"), whole);
+
+  // Nor when a file was mended.
+  std::filesystem::remove(folder.path() / "rows.jsonl");
+  std::ofstream(folder.path() / "mine.json") << "{";
+  ASSERT_EQ(run_command(job, folder.path()).code, 0);
+  EXPECT_THAT(read_text(folder.path() / "rows.jsonl"), HasSubstr("error"));
+  write_gpu("2 TB/s");
+  EXPECT_EQ(run_command(job, folder.path()).code, 1);
+}
+
 TEST(SweepCommand, RowsAreWhatSimulateAnswers) {
   const ScratchFolder folder;
   std::ofstream(folder.path() / "sweep.json") << R"({"gpu": ["a100", "h100"], "micro-batch": [1, 2]})";
