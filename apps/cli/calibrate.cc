@@ -171,10 +171,11 @@ Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
   options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster.id);
   options.for_one_cluster = true;
   options.base = &builtin_network_calibration();
+  options.places = measured.places;
   auto fitted = fit_rows(
       rows, [&](auto, auto) -> Result<Cluster> { return cluster; }, options);
   if (!fitted) {
-    fitted.error().where = request.collectives + (fitted.error().where.empty() ? "" : ", " + fitted.error().where);
+    if (fitted.error().where.empty()) fitted.error().where = request.collectives;
     return fail(fitted.error());
   }
   NS_TRY(const std::vector<double> uncorrected, ratios(measured, cluster, {}));

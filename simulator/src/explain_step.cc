@@ -39,7 +39,7 @@ Bound bound_of(const std::vector<PathEntry>& path) {
 // What each further expert of a grouped product adds to its launch, as text.
 std::string experts_launched(const Scenario& scenario) {
   if (!scenario.model.moe || scenario.plan.expert_products == ExpertProducts::kKernel) return {};
-  return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch() / units::us);
+  return fmt::format(", {:.3g} us for each further expert", scenario.host.expert_launch_cost / units::us);
 }
 
 std::string as_long(double times) {

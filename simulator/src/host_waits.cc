@@ -47,7 +47,7 @@ LaunchTimes launches_of(const Host& host, const Fragment& fragment, const WorkTa
     const auto* op = std::get_if<Operator>(&works[index(fragment.nodes[n].work)].work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
     if (grouped != nullptr && !grouped->one_kernel && !recorded) {
-      add(static_cast<double>(grouped->experts - 1), host.expert_launch());
+      add(static_cast<double>(grouped->experts - 1), host.expert_launch_cost);
     }
   }
   return launches;

@@ -145,7 +145,7 @@ ordered_json resolved_inputs(const Scenario& scenario) {
   json["loss_library"] = loss == Library::kDefault ? "fused" : enumerator_name(loss);
   json["etp"] = expert_tp(plan);
   json["vocabulary_multiple"] = vocabulary_multiple_of(plan);
-  json["expert_launch_cost_s"] = scenario.host.expert_launch() / units::s;
+  json["expert_launch_cost_s"] = scenario.host.expert_launch_cost / units::s;
   return json;
 }
 

@@ -30,7 +30,7 @@ namespace ns_dist {
 struct CollectiveRow {
   std::string gpu, cluster;  // one of them may be empty
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: nodes are full
+  std::int64_t ranks = 2, gpus_per_node = 0;  // ranks of the group in each node; 0: node after node
   Bytes size;                                 // nccl-tests' size (Collective::size)
   bool integer = false;                       // column dtype: int8, uint8, ... uint64
   std::optional<double> latency_ms;

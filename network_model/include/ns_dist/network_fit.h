@@ -22,7 +22,7 @@ namespace ns_dist {
 struct CollectiveMeasurement {
   std::size_t cluster = 0;  // index into the clusters given beside it
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::int64_t ranks = 2, ranks_per_node = 2;
+  std::int64_t ranks = 2, ranks_per_node = 2;  // ranks_per_node 0: the first ranks, node after node
   Bytes size;
   Seconds latency;
   bool integer = false;  // elements are integers
@@ -80,6 +80,7 @@ struct NetworkFitOptions {
   // A calibration to which only a smooth difference is fitted (`group_penalty`): for a few measurements of one cluster.
   // Null: the curves start from NCCL's constants.
   const NetworkCalibration* base = nullptr;
+  std::vector<std::string> places = {};  // of the measurements, for errors ("mine.csv:2"); none: their numbers
 };
 
 // One curve for each measured fabric class, architecture (or cluster), collective and group shape. Where several GPUs
@@ -106,11 +107,9 @@ inline constexpr CalibrationRecipe kClustersRecipe = {
     true};
 
 // The ranks of a measurement of `ranks` ranks with `ranks_per_node` in each node: the first ranks of the first nodes.
+// With `ranks_per_node` 0: the first ranks, node after node.
 // Errors: ranks_per_node does not divide ranks or exceeds a node.
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node);
-
-// Of so many ranks, those in a node where nodes are full.
-std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks);
 
 std::string to_json(const NetworkCalibration& calibration);
 // Errors: no JSON, an unknown key, another schema, a curve without 23 finite values; `where` names the file.

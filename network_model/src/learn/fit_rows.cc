@@ -22,9 +22,8 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
       NS_TRY(Cluster cluster, resolve(row.gpu, row.cluster));
       clusters.push_back(std::move(cluster));
     }
-    const std::int64_t full = ranks_of_full_nodes(clusters[found->second], row.ranks);
-    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node > 0 ? row.gpus_per_node : full,
-                            row.size, *row.latency_ms * units::ms, row.integer, row.imbalance});
+    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node, row.size,
+                            *row.latency_ms * units::ms, row.integer, row.imbalance});
   }
   return fit_network(clusters, measurements, options);
 }

@@ -356,12 +356,28 @@ bool decided_by_nodes(std::vector<double> over_nodes) {
   return *middle < kClearlyLonger;
 }
 
+// What the network joins, all levels below the first network level; 0: it is open, and holds all GPUs.
+std::int64_t node_size(const Cluster& cluster) {
+  std::int64_t node = 1;
+  for (const FabricLevel& level : cluster.levels) {
+    if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) break;
+    node *= level.size;
+  }
+  return node;
+}
+
+std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks) {
+  const std::int64_t node = node_size(cluster);
+  return node == 0 ? ranks : std::min(ranks, node);
+}
+
 // Adds a measurement inside a node, or `across` nodes, to its group. False: it tells nothing of the network, because
 // what stays in a node takes longer there. Without `groups`, only fills `over_nodes`, which decides it for a group.
 Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& where,
                              std::span<const Machine> machines, const NetworkFitOptions& options, bool across,
                              OverNodes& over_nodes, Groups* groups) {
-  const double bytes = m.size / units::B, seconds = m.latency / units::s;
+  const double bytes = std::max(m.size / units::B, m.kind == CollectiveKind::kBarrier ? 1.0 : 0.0);
+  const double seconds = m.latency / units::s;
   if (m.cluster >= machines.size()) {
     return fail({ErrorCode::kInvalidInput, fmt::format("cluster {} is not there", m.cluster), where});
   }
@@ -391,7 +407,7 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   key.architecture = generation_of(cluster.gpu.architecture);
   key.kind = m.kind;
   key.ranks = m.ranks;
-  key.ranks_per_node = m.ranks_per_node;
+  key.ranks_per_node = m.ranks_per_node > 0 ? m.ranks_per_node : ranks_of_full_nodes(cluster, m.ranks);
   key.in_switch = reference.transport == network::Transport::kSwitch && !machine.base;
   key.integer = m.integer && (m.kind == CollectiveKind::kReduceScatter || m.kind == CollectiveKind::kReduce);
   if (machine.base) {
@@ -499,24 +515,10 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
   return curves;
 }
 
-// What the network joins, all levels below the first network level; 0: it is open, and holds all GPUs.
-std::int64_t node_size(const Cluster& cluster) {
-  std::int64_t node = 1;
-  for (const FabricLevel& level : cluster.levels) {
-    if (network::link_class_of(level.fabric.kind) == network::LinkClass::kNetwork) break;
-    node *= level.size;
-  }
-  return node;
-}
-
 }  // namespace
 
-std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks) {
-  const std::int64_t node = node_size(cluster);
-  return node == 0 ? ranks : std::min(ranks, node);
-}
-
 Result<RankGroup> measured_group(const Cluster& cluster, std::int64_t ranks, std::int64_t ranks_per_node) {
+  if (ranks > 0 && ranks_per_node == 0) return RankGroup{0, {{ranks, 1}}};
   if (ranks < 1 || ranks_per_node < 1 || ranks % ranks_per_node != 0) {
     return fail({ErrorCode::kInvalidInput, fmt::format("{} ranks, {} in each node", ranks, ranks_per_node), "",
                  "positive numbers, the second a divisor of the first"});
@@ -544,8 +546,8 @@ Result<NetworkCalibration> fit_network(std::span<const Cluster> clusters,
   OverNodes over_nodes;
   for (const bool across : {false, true}) {
     const auto add = [&](std::size_t i, Groups* to) {
-      return add_measurement(measurements[i], fmt::format("measurement {}", i + 1), machines, options, across,
-                             over_nodes, to);
+      const std::string where = i < options.places.size() ? options.places[i] : fmt::format("measurement {}", i + 1);
+      return add_measurement(measurements[i], where, machines, options, across, over_nodes, to);
     };
     for (std::size_t i = 0; across && options.base && i < measurements.size(); ++i) NS_TRY_VOID(add(i, nullptr));
     for (std::size_t i = 0; i < measurements.size(); ++i) {

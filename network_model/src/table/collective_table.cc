@@ -154,10 +154,7 @@ Result<const CollectiveForecaster::Ready*> CollectiveForecaster::ready(const Col
 
 Result<Collective> CollectiveForecaster::collective(const CollectiveRow& row) {
   NS_TRY(const Ready* system, ready(row));
-  RankGroup group{0, {{row.ranks, 1}}};  // node after node
-  if (row.gpus_per_node > 0) {
-    NS_TRY(group, measured_group(system->cluster, row.ranks, row.gpus_per_node));
-  }
+  NS_TRY(const RankGroup group, measured_group(system->cluster, row.ranks, row.gpus_per_node));
   return Collective{row.kind, row.size, group, row.integer, row.imbalance};
 }
 

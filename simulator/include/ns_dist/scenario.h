@@ -124,9 +124,8 @@ struct Host {
   Seconds launch_cost = 50 * units::us;
   // The interval of a step holds hosts whose launches take 1 / spread to spread times that.
   LaunchSpread launch_spread = {};
-  // Of each expert's product after the first, where a library launches a grouped product expert by expert; zero:
-  // kExpertLaunch.
-  Seconds expert_launch_cost{};
+  // Of each expert's product after the first, where a library launches a grouped product expert by expert.
+  Seconds expert_launch_cost = kExpertLaunch;
   CudaGraphs cuda_graphs{};
   bool blocking_launches = false;  // each launch waits until its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
   // Of the CPUs' memory, the share of one GPU, data sheet; zero: the superchip's own, or kUsualHostMemory.
@@ -134,12 +133,11 @@ struct Host {
   bool empty_cache = false;  // each step maps its memory anew: its activations were given back before
   // Of one forecast kernel, the wait for it included.
   Seconds launch() const { return blocking_launches ? kBlockingLaunch * launch_cost : launch_cost; }
-  Seconds expert_launch() const { return expert_launch_cost > Seconds() ? expert_launch_cost : kExpertLaunch; }
   // A host whose launches take `times` as long.
   Host with_launches(double times) const {
     Host other = *this;
     other.launch_cost *= times;
-    other.expert_launch_cost = times * expert_launch();
+    other.expert_launch_cost *= times;
     return other;
   }
   friend bool operator==(const Host&, const Host&) = default;

@@ -280,7 +280,8 @@ TEST(Calibrate, SaysWhatIsWrong) {
   EXPECT_THAT(refused(header + "all_reduce,8,1024,\n"), HasSubstr("mine.csv:2: no latency_ms"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\nall_reduce,1,1024,0.1\n"), HasSubstr("mine.csv:3"));
   EXPECT_THAT(refused("gpus_per_node," + header + "16,all_reduce,16,1024,0.1\n"), HasSubstr("16 ranks in a node"));
-  EXPECT_THAT(refused(header + "all_reduce,12,1024,0.1\n"), HasSubstr("12 ranks, 8 in each node"));
+  EXPECT_THAT(refused("gpus_per_node," + header + "8,all_reduce,12,1024,0.1\n"),
+              HasSubstr("mine.csv:2: 12 ranks, 8 in each"));
   EXPECT_THAT(refused("gpu,collective,ranks,bytes,latency_ms\na100,all_reduce,8,1024,0.1\n"),
               HasSubstr("measured on GPU \"a100\"; expected rows of \"h100-sxm-80gb\" only"));
   EXPECT_THAT(refused("collective,ranks\n"), HasSubstr("no column \"bytes\""));

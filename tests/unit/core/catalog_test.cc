@@ -533,7 +533,8 @@ TEST_F(CatalogTest, AFileIsFoundByItsNameAndByItsId) {
     ASSERT_TRUE(fabric) << name << ": " << to_text(fabric.error());
     EXPECT_EQ(fabric->name, "mine") << name;
   }
-  for (const CatalogEntry& entry : catalog.list(CatalogKind::kFabric)) EXPECT_TRUE(catalog.fabric(entry.id)) << entry.id;
+  for (const CatalogEntry& entry : catalog.list(CatalogKind::kFabric))
+    EXPECT_TRUE(catalog.fabric(entry.id)) << entry.id;
 }
 
 // A file has its own numbers, and those of the GPU that it is like; null takes away.

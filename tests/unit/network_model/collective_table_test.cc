@@ -120,6 +120,26 @@ TEST(CollectiveTable, FitsTheGpusOfASystemApart) {
   EXPECT_EQ(to_json(*one), to_json(*other));
 }
 
+// What a table of forecasts takes, a fit takes, too: ranks that do not fill their last node, barriers without bytes.
+TEST(CollectiveTable, FitsEveryRowThatIsForecast) {
+  const Catalog catalog = Catalog::standard();
+  const auto dgx = [&](auto, auto) { return catalog.cluster("dgx-h100"); };
+  std::vector<CollectiveRow> rows = {{"", "dgx-h100", CollectiveKind::kAllReduce, 12, 0, 1 * MiB, false, 0.1},
+                                     {"", "dgx-h100", CollectiveKind::kBarrier, 8, 0, 0 * B, false, 0.012}};
+  const auto fitted = fit_rows(rows, dgx, {.for_one_cluster = true, .base = &builtin_network_calibration()});
+  ASSERT_TRUE(fitted) << to_text(fitted.error());
+  NetworkModelOptions with;
+  with.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*fitted));
+  CollectiveForecaster corrected(dgx, with);
+  for (const CollectiveRow& row : rows) {
+    EXPECT_NEAR(corrected.forecast(row)->forecast.latency / ms, *row.latency_ms, 0.05 * *row.latency_ms);
+  }
+  rows[1].gpus_per_node = 3;
+  const auto refused = fit_rows(rows, dgx, {.places = {"mine.csv:2", "mine.csv:3"}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "mine.csv:3");
+}
+
 TEST(CollectiveTable, ReadsHowUnevenAnAllToAllIs) {
   const std::string columns = "cluster,collective,ranks,bytes,imbalance";
   const auto uneven = read(columns, "dgx,all_to_all,8,1048576,1.5");
