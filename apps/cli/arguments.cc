@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "ns_dist/files.h"
+#include "ns_dist/internal/printable.h"
 #include "ns_dist/kernel_calibration.h"
 #include "report_page.h"
 #include "terminal.h"

@@ -11,6 +11,7 @@
 #include "arguments.h"
 #include "evidence.h"
 #include "ns_dist/energy.h"
+#include "ns_dist/internal/printable.h"
 #include "report_text.h"
 #include "tables.h"
 

@@ -8,6 +8,7 @@
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/files.h"
+#include "ns_dist/internal/printable.h"
 
 namespace ns_dist {
 namespace {
@@ -48,15 +49,6 @@ std::string system_json(const AstraSystem& system, const Gpu& gpu, TraceEncoding
       system.splits, system.active_chunks, system.endpoint_delay_ns, roofline ? kUnbounded : system.local_memory_gbs,
       roofline ? 1.0 : peak / (units::TFLOP / units::s), roofline ? 1 : 0, algorithms_of(CollectiveKind::kAllGather),
       algorithms_of(CollectiveKind::kReduceScatter), algorithms_of(CollectiveKind::kAllToAll));
-}
-
-// As one word of a shell's command line.
-std::string quoted(const std::string& text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:@%/";
-  if (text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
 }
 
 std::string readme(std::int64_t ranks, const ExportOptions& options, const AstraSystem& system, bool fitted) {
@@ -102,7 +94,7 @@ Good to know:
       fitted ? "- Bandwidths and latencies of `network.yml` are fitted to this plan's collectives as NCCL runs them "
                "(`manifest.json`: how well). They are no data sheet's, and hold for no other plan.\n"
              : "",
-      quoted(options.prefix),
+      shell_word(options.prefix),
       options.host_work
           ? "- Copies to and from the host are CPU operators. ASTRA-Sim's statistics at the end fail on "
             "them: it prints none,\n  or ends before it says \"finished\". `ns-dist replay` has its times.\n"

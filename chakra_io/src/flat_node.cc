@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "ns_dist/internal/printable.h"
 #include "trace_file.h"
 
 namespace ns_dist::chakra {
@@ -19,40 +20,17 @@ std::int64_t zigzag(std::uint64_t value) {
 std::int64_t low_32(std::uint64_t value) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(value)); }
 
 bool is_utf8(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size();) {
-    if (std::uint64_t eight = 0; text.size() - i >= sizeof(eight)) {  // most texts are ASCII
-      std::memcpy(&eight, text.data() + i, sizeof(eight));
+  while (!text.empty()) {
+    if (std::uint64_t eight = 0; text.size() >= sizeof(eight)) {  // most texts are ASCII
+      std::memcpy(&eight, text.data(), sizeof(eight));
       if ((eight & 0x8080808080808080U) == 0) {
-        i += sizeof(eight);
+        text.remove_prefix(sizeof(eight));
         continue;
       }
     }
-    const unsigned char lead = byte(i);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    std::size_t more = 0;
-    unsigned char least = 0x80, most = 0xbf;  // of the second byte
-    if (lead >= 0xc2 && lead <= 0xdf) {
-      more = 1;
-    } else if (lead >= 0xe0 && lead <= 0xef) {
-      more = 2;
-      if (lead == 0xe0) least = 0xa0;
-      if (lead == 0xed) most = 0x9f;
-    } else if (lead >= 0xf0 && lead <= 0xf4) {
-      more = 3;
-      if (lead == 0xf0) least = 0x90;
-      if (lead == 0xf4) most = 0x8f;
-    } else {
-      return false;
-    }
-    if (text.size() - i <= more || byte(i + 1) < least || byte(i + 1) > most) return false;
-    for (std::size_t k = 2; k <= more; ++k) {
-      if ((byte(i + k) & 0xc0U) != 0x80) return false;
-    }
-    i += more + 1;
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
   }
   return true;
 }

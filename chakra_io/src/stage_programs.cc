@@ -16,8 +16,6 @@
 namespace ns_dist::chakra {
 namespace {
 
-constexpr std::uint32_t kLargestTag = 500'000'000 - 1;  // the feeder takes tags modulo 500,000,000
-
 Error graph_error(std::string message, std::string expected = {}, std::string hint = {}) {
   return {ErrorCode::kInvalidInput, std::move(message), "execution graph", std::move(expected), std::move(hint)};
 }
@@ -274,7 +272,7 @@ class Lowering {
         const std::int64_t from = work.stages.front(), to = work.stages.back();
         const Stride ring = work.ring ? work.group.strides.front() : Stride();
         std::uint32_t& tag = last_tag[{from, to}];
-        if (tag++ == kLargestTag) return fail(graph_error(fmt::format("more messages than {}", kLargestTag)));
+        if (++tag == kTags) return fail(graph_error(fmt::format("more messages than {}", kTags - 1)));
         ids_[index(node)] = append(from, {node, Role::kSend, peer_slot(from, {to, ring}), 0, tag});
         std::uint32_t& last = last_receive[{to, graph_.node(node).lane}];
         last = receive_ids_[index(node)] =

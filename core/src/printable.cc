@@ -3,10 +3,8 @@
 #include <algorithm>
 
 namespace ns_dist {
-namespace {
 
-// The length of the UTF-8 character at the beginning of `text`; 0 where there is none (RFC 3629, section 4).
-std::size_t character_length(std::string_view text) {
+std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const unsigned first = byte(0), second = byte(1);
   if (first < 0x80) return 1;
@@ -19,6 +17,8 @@ std::size_t character_length(std::string_view text) {
   const bool surrogate = first == 0xED && second >= 0xA0;
   return overlong || surrogate || (first == 0xF4 && second >= 0x90) ? 0 : length;
 }
+
+namespace {
 
 // Control characters (C0, DEL, C1), and the embeddings, overrides and isolates of Unicode's bidirectional algorithm.
 bool is_obeyed(std::string_view character) {
@@ -34,7 +34,7 @@ std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t length = character_length(text);
+    const std::size_t length = utf8_length(text);
     const std::string_view character = text.substr(0, std::max<std::size_t>(1, length));
     if (length > 0 && !is_obeyed(character)) {
       out += character;
@@ -47,6 +47,14 @@ std::string printable(std::string_view text) {
     text.remove_prefix(character.size());
   }
   return out;
+}
+
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
 }
 
 }  // namespace ns_dist

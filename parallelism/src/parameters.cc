@@ -3,17 +3,27 @@
 #include "block.h"
 
 namespace ns_dist {
+namespace {
+
+// Of all layers: `of_block` of a layer of each kind, times how many there are.
+template <class OfBlock>
+double sum_of_layers(const Model& model, const Shape& shape, OfBlock of_block) {
+  const LayerKinds layers = layer_kinds(model);
+  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
+  double sum = 0;
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    sum += static_cast<double>(counts[kind]) * of_block(layer_block(shape, layers.kinds[kind]));
+  }
+  return sum;
+}
+
+}  // namespace
 
 ModelParameters model_parameters(const Model& model) {
   const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
-  const LayerKinds layers = layer_kinds(model);
-  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
   ModelParameters parameters;
   parameters.embedding = parameters_of(embedding_block(shape)).total();
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    parameters.layers +=
-        static_cast<double>(counts[kind]) * parameters_of(layer_block(shape, layers.kinds[kind])).total();
-  }
+  parameters.layers = sum_of_layers(model, shape, [](const Block& layer) { return parameters_of(layer).total(); });
   const Block loss = loss_block(shape);
   parameters.final_norm = loss.steps.front().parameters.total();
   parameters.output = parameters_of(loss).total() - parameters.final_norm;
@@ -26,17 +36,11 @@ ModelParameters model_parameters(const Model& model) {
 }
 
 double active_parameters(const Model& model) {
-  double active = model_parameters(model).total();
-  if (!model.moe) return active;
+  const double all = model_parameters(model).total();
+  if (!model.moe) return all;
   const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
-  const LayerKinds layers = layer_kinds(model);
   const double idle = 1 - static_cast<double>(model.moe->top_k) / static_cast<double>(model.moe->experts);
-  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    const double experts = parameters_of(layer_block(shape, layers.kinds[kind])).experts;
-    active -= idle * experts * static_cast<double>(counts[kind]);
-  }
-  return active;
+  return all - idle * sum_of_layers(model, shape, [](const Block& layer) { return parameters_of(layer).experts; });
 }
 
 double adapter_parameters(const Model& model, std::int64_t rank) {
@@ -44,13 +48,7 @@ double adapter_parameters(const Model& model, std::int64_t rank) {
   ParallelPlan plan;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  double adapters = 0;
-  const LayerKinds layers = layer_kinds(model);
-  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    adapters += static_cast<double>(counts[kind]) * adapters_of(layer_block(shape, layers.kinds[kind])).total();
-  }
-  return adapters;
+  return sum_of_layers(model, shape, [](const Block& layer) { return adapters_of(layer).total(); });
 }
 
 double matrix_parameters(const Model& model, std::int64_t rank) {
@@ -58,15 +56,11 @@ double matrix_parameters(const Model& model, std::int64_t rank) {
   plan.optimizer = OptimizerKind::kMuon;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  double all = 0;
-  const LayerKinds layers = layer_kinds(model);
-  const std::vector<std::int64_t> counts = layers_of_kinds(layers);
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    for (const auto& [matrix, count] : matrices_of(layer_block(shape, layers.kinds[kind]))) {
-      all += matrix.size() * static_cast<double>(count * counts[kind]);
-    }
-  }
-  return all;
+  return sum_of_layers(model, shape, [](const Block& layer) {
+    double elements = 0;
+    for (const auto& [matrix, count] : matrices_of(layer)) elements += matrix.size() * static_cast<double>(count);
+    return elements;
+  });
 }
 
 }  // namespace ns_dist

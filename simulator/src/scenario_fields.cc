@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/printable.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/planner.h"
@@ -198,14 +199,6 @@ Result<void> check_values(const ScenarioSpec& spec) {
   Scenario scenario;
   References references;
   return assign_all(spec, scenario, references);
-}
-
-std::string shell_word(std::string_view text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
 }
 
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named) {

@@ -324,9 +324,6 @@ Result<void> assign(Scenario& scenario, const Assignment& assignment);
 // Whether `resolve` can read every assignment. Errors: all that it cannot, at once.
 Result<void> check_values(const ScenarioSpec& spec);
 
-// In single quotes where a POSIX shell would read it otherwise.
-std::string shell_word(std::string_view text);
-
 // The flags that --overlap sets at once begin with it.
 inline constexpr std::string_view kOverlapFlags = "--overlap-";
 

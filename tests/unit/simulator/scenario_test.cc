@@ -108,8 +108,6 @@ TEST(Resolve, ALayoutSaysHowManyChunksThereAre) {
 TEST(Flags, AreWordsOfAShell) {
   const std::vector<Assignment> set = {{"plan/tp", "8"}, {"plan/pipeline_layout", "Et|(tt|)*2tL"}};
   EXPECT_EQ(to_flags(set, ParallelPlan{}), "--tp 8 --pipeline-layout 'Et|(tt|)*2tL'");
-  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
-  EXPECT_EQ(shell_word(""), "''");
 }
 
 // Neighbors that exchange heads lie in a node of 8; what the user sets stays.

@@ -1,6 +1,7 @@
-// Names from files, as a terminal may show them.
+// Texts from files and flags, as a terminal may show them and as a shell reads them.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -9,5 +10,11 @@ namespace ns_dist {
 // `text` with control characters, marks that turn the direction of writing, and bytes that are no UTF-8 written as
 // "\x1b": what a terminal would obey.
 std::string printable(std::string_view text);
+
+// The bytes of the UTF-8 character at the beginning of `text`; 0 where there is none (RFC 3629, section 4).
+std::size_t utf8_length(std::string_view text);
+
+// In single quotes where a POSIX shell would read it otherwise.
+std::string shell_word(std::string_view text);
 
 }  // namespace ns_dist
