@@ -279,6 +279,13 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   const auto usable = [](double value) { return value > 0 && std::isfinite(value); };
   if (gpu.sm_count <= 0) return bad("sm_count", "a whole number of at least 1");
   if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
+  for (const auto& [what, value] : {std::pair("boost clock", gpu.boost_clock / Hz),
+                                    {"base clock", gpu.base_clock / Hz},
+                                    {"L2 cache", machine.l2},
+                                    {"board power", gpu.board_power / W},
+                                    {"vector peak", machine.vector_peak}}) {
+    if (!(value >= 0) || !std::isfinite(value)) return bad(what, "a finite number, or 0 where it is not told");
+  }
 
   const double watts = gpu.board_power / W;
   const double half_rate = half_rate_of(gpu);

@@ -34,6 +34,19 @@ TEST(ComputeModel, RefusesAGpuThatCannotCompute) {
   gpu = a100();
   gpu.memory_bandwidth = BytesPerSecond();
   EXPECT_FALSE(make_compute_model(gpu));
+  for (const double no_rate : {std::nan(""), std::numeric_limits<double>::infinity(), -1.0}) {
+    for (Hertz Gpu::*clock : {&Gpu::base_clock, &Gpu::boost_clock}) {
+      gpu = a100();
+      gpu.*clock = no_rate * Hz;
+      EXPECT_FALSE(make_compute_model(gpu)) << no_rate;
+    }
+    gpu = a100();
+    gpu.board_power = no_rate * W;
+    EXPECT_FALSE(make_compute_model(gpu)) << no_rate;
+    gpu = a100();
+    gpu.l2_cache = no_rate * B;
+    EXPECT_FALSE(make_compute_model(gpu)) << no_rate;
+  }
 }
 
 TEST(ComputeModel, RefusesAFormatTheGpuLacksAndNamesThoseItHas) {
