@@ -142,7 +142,10 @@ Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seco
   for (const network::Tier& tier : placement) {
     const FabricLevel& level = cluster.levels[tier.level];
     const network::Link& link = links[tier.level];
-    double channels = 2 * static_cast<double>(tier.members) * level.nics_per_gpu;
+    // Ports that PCIe cannot fill take no SMs.
+    const double share = link.port_bandwidth / network::link_of(level, cluster.gpu).port_bandwidth;
+    const double ports = std::min(level.nics_per_gpu, std::max(1.0, level.nics_per_gpu * share));
+    double channels = 2 * static_cast<double>(tier.members) * ports;
     if (link.link_class == network::LinkClass::kPcie) {
       channels = kFewest;  // whatever bridges the GPU may have beside it
     } else if (!link.network()) {

@@ -490,7 +490,7 @@ bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Trai
                   "use plan/lora_rank=16, or leave plan/frozen_weights out");
   } else if (plan.frozen_weights != FrozenWeights::kPlain && quantizes(training.precision)) {
     check.fail_at("plan/frozen_weights", "weights in 4 bits are cast to 16 bits, not to 8", "plain",
-                  "use training/precision=bf16, or leave plan/frozen_weights out");
+                  "use training/dtype=bf16, or leave plan/frozen_weights out");
   }
   if (plan.loss_metrics > kMostMetrics) {
     check.fail_at("plan/loss_metrics", fmt::format("{} cross-entropies after each microbatch", plan.loss_metrics),

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "costs.h"
+#include "fewer_layers.h"
 #include "ns_dist/balanced_layout.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/operator_forms.h"
@@ -184,15 +185,36 @@ std::vector<Candidate> microbatches(const Scenario& from) {
   return found;
 }
 
-std::vector<Candidate> recomputations(const Scenario& from) {
+// What is not computed again needs memory: ranks that share more, or that divide a context among more, have it.
+std::vector<Candidate> recomputations(const Scenario& from, const Session& session) {
   std::vector<Candidate> found;
   const Recomputation now = recomputation_of(from.plan);
-  for (const Recomputation& each : usual_recomputations(from)) {
-    if (!recomputes_less(each, now)) continue;
+  std::vector<Recomputation> less = usual_recomputations(from);
+  std::erase_if(less, [&now](const Recomputation& each) { return !recomputes_less(each, now); });
+  const auto add = [&](const Recomputation& again, ParallelPlan plan, std::string_view and_more) {
+    set_recomputation(plan, again);
+    const char* change = again.recompute == Recompute::kNone ? "keep the activations" : "recompute less";
+    found.push_back(with_plan(from, fmt::format("{}{}", change, and_more), std::move(plan)));
+    found.back().elaborate = !and_more.empty();
+  };
+  for (const Recomputation& each : less) add(each, from.plan, "");
+  if (now == Recomputation{Recompute::kFull}) {
+    if (const auto fewer = recomputing_fewer_layers(from, from, session)) {
+      found.push_back(with_plan(from, "recompute fewer layers", fewer->scenario.plan));
+    }
+  }
+  const bool may_share = from.plan.dp * from.plan.cp > 1 && from.plan.optimizer != OptimizerKind::kMuon;
+  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
+    const bool by_layer = stage == ZeroStage::kParameters;
+    if (!may_share || stage <= from.plan.zero || (by_layer && from.plan.pp > 1)) continue;
     ParallelPlan plan = from.plan;
-    set_recomputation(plan, each);
-    found.push_back(
-        with_plan(from, each.recompute == Recompute::kNone ? "keep the activations" : "recompute less", plan));
+    plan.zero = stage;
+    for (const Recomputation& each : less) add(each, plan, ", and share more among the replicas");
+  }
+  for (std::int64_t times = 2; from.plan.dp % times == 0; times *= 2) {
+    ParallelPlan plan = from.plan;
+    plan.cp *= times, plan.dp /= times;
+    for (const Recomputation& each : less) add(each, plan, ", and divide the context among more ranks");
   }
   return found;
 }
@@ -350,15 +372,17 @@ std::vector<Candidate> kernels(const Scenario& from) {
 // The same GPUs, divided otherwise.
 std::vector<Candidate> degrees(const Scenario& from) {
   std::vector<Candidate> found;
-  const auto add = [&](std::int64_t tp, std::int64_t pp, std::int64_t dp) {
+  const auto add = [&](std::int64_t tp, std::int64_t pp, std::int64_t cp, std::int64_t dp) {
     if (tp > std::max(from.plan.tp, from.cluster.gpus_per_node())) return;
     Candidate candidate{"divide the GPUs otherwise",
                         {assignment("plan/tp", tp), assignment("plan/pp", pp), assignment("plan/dp", dp)},
                         from.plan,
                         from.training,
                         from.host};
+    if (cp != from.plan.cp) candidate.set.push_back(assignment("plan/cp", cp));
     candidate.plan.tp = tp;
     candidate.plan.pp = pp;
+    candidate.plan.cp = cp;
     candidate.plan.dp = dp;
     candidate.plan.sequence_parallel = tp > 1 && usual_sequence_parallel(from);
     candidate.plan.overlap_tp = tp > 1 && from.plan.overlap_tp;
@@ -366,18 +390,26 @@ std::vector<Candidate> degrees(const Scenario& from) {
     if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
     found.push_back(std::move(candidate));
   };
-  const auto [tp, pp, dp] = std::tuple(from.plan.tp, from.plan.pp, from.plan.dp);
+  const auto [tp, pp, cp, dp] = std::tuple(from.plan.tp, from.plan.pp, from.plan.cp, from.plan.dp);
   if (tp % 2 == 0) {
-    add(tp / 2, pp, dp * 2);
-    add(tp / 2, pp * 2, dp);
+    add(tp / 2, pp, cp, dp * 2);
+    add(tp / 2, pp * 2, cp, dp);
+    add(tp / 2, pp, cp * 2, dp);
   }
   if (pp % 2 == 0) {
-    add(tp, pp / 2, dp * 2);
-    add(tp * 2, pp / 2, dp);
+    add(tp, pp / 2, cp, dp * 2);
+    add(tp * 2, pp / 2, cp, dp);
+    add(tp, pp / 2, cp * 2, dp);
+  }
+  if (cp % 2 == 0) {
+    add(tp, pp, cp / 2, dp * 2);
+    add(tp * 2, pp, cp / 2, dp);
+    add(tp, pp * 2, cp / 2, dp);
   }
   if (dp % 2 == 0) {
-    add(tp * 2, pp, dp / 2);
-    add(tp, pp * 2, dp / 2);
+    add(tp * 2, pp, cp, dp / 2);
+    add(tp, pp * 2, cp, dp / 2);
+    add(tp, pp, cp * 2, dp / 2);
   }
   return found;
 }
@@ -388,9 +420,9 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,    divisions,         of_plan<microbatches>,      of_plan<recomputations>, of_plan<sharings>,
-    of_plan<less_sharing>, of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>,      of_plan<experts>,
-    of_plan<contexts>,     of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,        of_plan<degrees>};
+    of_plan<pipelines>,    divisions,         of_plan<microbatches>,      recomputations,     of_plan<sharings>,
+    of_plan<less_sharing>, of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>, of_plan<experts>,
+    of_plan<contexts>,     of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,   of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

@@ -23,8 +23,8 @@ namespace {
 // tried first is tried for sure.
 constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardGradients = 0.03,
                  kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02,
-                 kWholeExperts = 0.02, kDoubleCp = 0.04, kSchedule = 0.04, kOffload = 0.5, kFusedAttention = -0.1,
-                 kFrozenIn4Bits = 0.07, kFusedLoss = 0.01;
+                 kWholeExperts = 0.02, kDoubleCp = 0.04, kContextAcrossNodes = 0.05, kSchedule = 0.04, kOffload = 0.5,
+                 kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
@@ -79,13 +79,10 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
     each.plan.pp <<= steps;
     each.cost += kDoublePp * steps;
   });
-  all = varied(all, doublings(plan.cp, scenario.cluster.gpus_per_node()), [](Remedy& each, int steps) {
+  all = varied(all, doublings(plan.cp, std::max(scenario.cluster.gpu_count(), plan.cp)), [&](Remedy& each, int steps) {
     each.plan.cp <<= steps;
     each.cost += kDoubleCp * steps;
-  });
-  // A context is not divided beyond a node.
-  std::erase_if(all, [&](const Remedy& each) {
-    return each.plan.cp > plan.cp && each.plan.tp * each.plan.cp > scenario.cluster.gpus_per_node();
+    if (each.plan.tp * each.plan.cp > scenario.cluster.gpus_per_node()) each.cost += kContextAcrossNodes;
   });
   std::vector<Remedy> divided;
   for (Remedy& each : all) {

@@ -341,7 +341,7 @@ TEST(Memory, LinearLayersFrozenIn4Bits) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("use plan/lora_rank=16"));
   plan.lora_rank = 16;
   EXPECT_THAT(to_text(check_plan(model, plan, {8, 1, 4096, Precision::kFp8}).error()),
-              HasSubstr("use training/precision=bf16"));
+              HasSubstr("use training/dtype=bf16"));
 }
 
 // 2 bytes a parameter, and what one layer holds (34 sbh + 5 as^2b, less the masks and the output of dropouts: a

@@ -705,6 +705,37 @@ TEST(Resolve, ARemedySharesNoMoreThanItMust) {
   EXPECT_EQ(report->remedy->set, (std::vector<Assignment>{{"plan/zero", "2"}}));
 }
 
+// Two million tokens fit on 64 H100 when eight nodes divide them, and only then.
+TEST(Resolve, ARemedyDividesAContextAcrossNodes) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 8).set("training/global_batch", 8);
+  spec.set("plan/tp", 8).set("plan/dp", 8).set("training/sequence", 2 * 1024 * 1024);
+  const auto [report, again] = remedied(spec);
+  EXPECT_FALSE(report->fits);
+  EXPECT_TRUE(again->fits);
+  EXPECT_EQ(again->scenario.plan.cp, 8);
+  EXPECT_EQ(again->ranks, 64);
+}
+
+// What room is made for need not be computed again: ranks share more, or divide the context among more of them.
+TEST(Resolve, AdviceMakesRoomForActivations) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h200").set("machine/nodes", 8).set("training/global_batch", 4);
+  spec.set("plan/tp", 8).set("plan/cp", 8).set("training/sequence", 1024 * 1024).set("plan/recompute", "full");
+  const auto shares = simulate(resolved(spec));
+  ASSERT_TRUE(shares) << to_text(shares.error());
+  EXPECT_GT(shares->improvements.front().saves, 0.15 * shares->step)
+      << to_flags(shares->improvements.front().set, shares->scenario);
+  EXPECT_THAT(to_flags(shares->improvements.front().set, shares->scenario), HasSubstr("--zero"));
+  ScenarioSpec node;
+  node.set("model", "llama3-8b").set("machine/gpu", "mi300x").set("plan/dp", 8).set("training/global_batch", 8);
+  node.set("training/sequence", 128 * 1024).set("plan/recompute", "full");
+  const auto divides = simulate(resolved(node));
+  ASSERT_TRUE(divides) << to_text(divides.error());
+  EXPECT_GT(divides->improvements.front().saves, 0.15 * divides->step);
+  EXPECT_THAT(to_flags(divides->improvements.front().set, divides->scenario), HasSubstr("--cp 8"));
+}
+
 // 126 layers on 16 stages: four chunks a stage are proposed, of one or two layers each, for a bubble a third as long.
 TEST(Resolve, ChunksOfUnevenLayersAreAdvised) {
   ScenarioSpec spec;

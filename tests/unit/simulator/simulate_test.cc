@@ -407,6 +407,12 @@ TEST(Simulate, SaysOfAChangeWhetherItFits) {
   EXPECT_TRUE(changes);
 }
 
+// A context that cannot be divided among half or twice as many ranks: advice does not divide the GPUs otherwise.
+void in_thirds(Scenario& scenario) {
+  scenario.plan.cp = 3;
+  scenario.training.sequence = scenario.model.position_table = 3 * 1024;
+}
+
 // Context-parallel ranks hold the same weights: gradients are reduced and weights gathered among them, which may run
 // beside kernels. Where every pass reduces and gathers, there is no such choice.
 TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
@@ -426,7 +432,7 @@ TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
   using ::testing::AllOf;
   using ::testing::Contains;
   using ::testing::Not;
-  scenario.plan.cp = 2;
+  in_thirds(scenario);
   EXPECT_THAT(advised(), AllOf(Contains("plan/overlap_grad_reduce"), Contains("plan/overlap_param_gather")));
   scenario.plan.zero = ZeroStage::kParameters;
   EXPECT_THAT(advised(), AllOf(Not(Contains("plan/overlap_grad_reduce")), Not(Contains("plan/overlap_param_gather"))));
@@ -435,7 +441,7 @@ TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
 // Advice against a switch of the user says so, and names the flag that holds: --overlap beside it changes nothing.
 TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
   Scenario scenario = small_scenario();
-  scenario.plan.cp = 2;
+  in_thirds(scenario);
   const FakeNetwork network([](const Collective& collective) { return collective.size / (10 * units::GB / units::s); });
   const auto advised = [&](std::set<std::string, std::less<>> named) {
     scenario.named.names = std::move(named);
