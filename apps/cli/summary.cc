@@ -123,6 +123,11 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
             bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
             bytes_text(stage.activations), bytes_text(stage.other));
+  if (report.host_memory > Bytes()) {
+    const auto gpus = static_cast<double>(std::min(report.ranks, report.scenario.cluster.gpus_per_node()));
+    page.fact("", "on the host {} of a GPU, up to {} of a node", bytes_text(report.host_memory),
+              bytes_text(gpus * report.host_memory));
+  }
   if (const std::string kinds = largest_kinds(report); !kinds.empty()) page.fact("", "activations {}", kinds);
   if (!report.fits) {
     if (report.remedy) {

@@ -454,6 +454,21 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
   return details;
 }
 
+Result<Bytes> offloaded_bytes(const Model& model, const ParallelPlan& plan, const Training& training) {
+  ParallelPlan whole = plan;
+  whole.offload_optimizer = {};
+  whole.offload_activations = 0;
+  if (whole == plan) return Bytes();
+  PlanCache cache;
+  NS_TRY(const MemoryBudget with, memory_budget(model, plan, training, cache));
+  NS_TRY(const MemoryBudget without, memory_budget(model, whole, training, cache));
+  Bytes most;
+  for (std::size_t s = 0; s < with.stages.size(); ++s) {
+    most = max(most, without.stages[s].total() - with.stages[s].total());
+  }
+  return most;
+}
+
 Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training& training, PlanCache& cache) {
   ParallelPlan least = plan;  // where it depends on a layer's place what is kept of it, nothing is
   least.recompute_layers = 0;

@@ -336,6 +336,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   }
 
   report.memory = prediction.memory;
+  report.host_memory = offloaded_bytes(scenario.model, scenario.plan, training).value_or(Bytes());
   report.fits = report.memory.fits(scenario.cluster.gpu.memory);
 
   report.breakdown = prediction.breakdown;

@@ -90,6 +90,7 @@ ordered_json memory_json(const Report& report) {
           {"peak_bytes", report.memory.peak() / units::B},
           {"reserved_bytes", report.memory.reserved() / units::B},
           {"device_bytes", report.memory.device() / units::B},
+          {"host_bytes", report.host_memory / units::B},
           {"peak_stage", report.memory.peak_stage},
           {"fits", report.fits},
           {"remedy", remedy},

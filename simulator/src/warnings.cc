@@ -413,6 +413,13 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                  "and NCCL's buffers it may run out of memory",
                                                  100 * (memory.peak() / capacity))});
   }
+  // DGX A100 80GB, H100, H200 and B200: 2 TB for 8 GPUs; GB200: 480 GB for 2 (NVIDIA's data sheets).
+  constexpr Bytes kUsualOfAGpu = 256 * units::GB;
+  if (report.host_memory > kUsualOfAGpu) {
+    found.push_back({"host_memory", fmt::format("the host keeps {:.0f} GB of a GPU: more than the {:.0f} GB that hosts "
+                                                "usually have for each",
+                                                report.host_memory / units::GB, kUsualOfAGpu / units::GB)});
+  }
   if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
   add_unsupported(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));

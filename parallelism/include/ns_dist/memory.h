@@ -118,6 +118,10 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
 Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan, const Training& training,
                                    PlanCache& cache);
 
+// What the host keeps of the GPU whose stage it keeps most of: what that GPU has more of where nothing is offloaded.
+// Errors: as memory_budget.
+Result<Bytes> offloaded_bytes(const Model& model, const ParallelPlan& plan, const Training& training);
+
 // What makes up the budget of a stage, and when it is reached.
 struct StageMemoryDetail {
   std::array<Bytes, kActivationKindCount> activations;  // at the peak, by kind; sum to StageMemory::activations

@@ -156,6 +156,7 @@ struct Report {
   std::optional<Energy> energy;  // where the GPU's board power is known
   MemoryBudget memory;
   std::vector<StageMemoryDetail> memory_detail;  // by stage, where `simulate` was asked
+  Bytes host_memory;                             // what is offloaded of a GPU: the most of a stage
   bool fits = false;
   std::optional<MemoryRemedy> remedy;  // where `simulate` was asked, it does not fit, and a plan tried does
   Breakdown breakdown;

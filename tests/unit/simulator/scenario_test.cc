@@ -736,6 +736,26 @@ TEST(Resolve, AdviceMakesRoomForActivations) {
   EXPECT_THAT(to_flags(divides->improvements.front().set, divides->scenario), HasSubstr("--cp 8"));
 }
 
+// A million tokens' activations are 1.3 TiB for each GPU: what leaves it has to lie somewhere.
+TEST(Resolve, HostsHoldWhatIsOffloaded) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h200").set("machine/nodes", 8).set("training/global_batch", 4);
+  spec.set("plan/cp", 16).set("plan/dp", 4).set("plan/zero", "3").set("training/sequence", 1024 * 1024);
+  const auto on_gpus = simulate(resolved(spec));
+  spec.set("plan/offload_activations", 80);
+  const auto on_hosts = simulate(resolved(spec));
+  ASSERT_TRUE(on_gpus && on_hosts);
+  EXPECT_EQ(on_gpus->host_memory, Bytes());
+  EXPECT_NEAR((on_hosts->memory.peak() + on_hosts->host_memory) / on_gpus->memory.peak(), 1, 1e-12);
+  const auto warned = [](const Report& report) {
+    return std::any_of(report.warnings.begin(), report.warnings.end(),
+                       [](const Warning& each) { return each.code == "host_memory"; });
+  };
+  EXPECT_TRUE(warned(*on_hosts));
+  spec.set("plan/offload_activations", 8);
+  EXPECT_FALSE(warned(*simulate(resolved(spec))));
+}
+
 // 126 layers on 16 stages: four chunks a stage are proposed, of one or two layers each, for a bubble a third as long.
 TEST(Resolve, ChunksOfUnevenLayersAreAdvised) {
   ScenarioSpec spec;
