@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "ns_dist/csv_table.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/sensitivity_json.h"

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "ns_dist/csv_table.h"
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"

@@ -112,15 +112,6 @@ int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t ro
 
 }  // namespace
 
-std::string csv_cell(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  if (text.find_first_of("\",") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
 void RowMistakes::add(std::vector<Error> mistakes, std::size_t rows) {
   rows_ += rows;
   mistakes_ += mistakes.size();

@@ -51,9 +51,6 @@ std::FILE* stream_of_answer(bool json, const std::vector<Output>& outputs);
 // Says on standard error which columns of the table `input` the forecasts take the place of, if there are some.
 void tell_replaced(const std::string& input, const AnsweredCsv& answered);
 
-// A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
-std::string csv_cell(std::string text);
-
 // Rows that could not be answered, of a table in pieces.
 class RowMistakes {
  public:

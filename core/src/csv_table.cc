@@ -302,4 +302,13 @@ void AnsweredCsv::append_row(const CsvTable& piece, std::size_t row, std::string
   while (column < kept_.size()) append("");
 }
 
+std::string csv_cell(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  if (text.find_first_of("\",") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
 }  // namespace ns_dist

@@ -354,6 +354,8 @@ std::vector<Error> check_shape(const Model& model) {
     }
   }
   if (model.per_layer_embeddings) {
+    limit("per_layer_embeddings/width", "the embeddings of all layers together have a width of", kMostWidth,
+          {model.per_layer_embeddings->width, model.layers});
     limit("per_layer_embeddings/vocabulary", "the parameters of the embedding are", kMostParameters,
           {model.per_layer_embeddings->width, model.per_layer_embeddings->vocabulary, model.layers});
     if (model.residual_streams > 1 || model.prediction_layers > 0 || !model.layer_pattern.empty()) {

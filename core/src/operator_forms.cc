@@ -152,7 +152,9 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
   op.by_element = is_set(f, "by_element");
   constexpr double kMost = 9e18;  // of a 64-bit integer
   const bool one_dimension = !f.has("h") && !f.has("n");
-  const double elements = static_cast<double>(rows(f)) * static_cast<double>(one_dimension ? 1 : columns(f));
+  const std::int64_t high = rows(f), wide = one_dimension ? 1 : columns(f);
+  if (high < 1 || wide < 1) f.note("a dimension is not positive");
+  const double elements = static_cast<double>(high) * static_cast<double>(wide);
   if (elements < kMost) {
     op.elements = static_cast<std::int64_t>(elements);
   } else {

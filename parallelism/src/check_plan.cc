@@ -117,6 +117,12 @@ class TensorParts {
                                 fmt::format(fmt::runtime(parts_[i].what), parts_[i].whole, model_.name)),
                     fmt::format("a divisor of {}", parts_[i].whole), hint);
     }
+    if (!suits_groups(tp)) {
+      check.fail_at("plan/tp",
+                    fmt::format("tp {} neither divides the {} groups of Mamba-2 heads of {} nor is a multiple of them",
+                                tp, model_.state_space->groups, model_.name),
+                    "", nearest());
+    }
     if (suits_keys(tp)) return;
     check.fail_at("plan/tp",
                   fmt::format("tp {} neither divides the {} key-value heads of {} nor is a multiple of them", tp,
@@ -132,6 +138,13 @@ class TensorParts {
     const char* what;
     Spared spared;
   };
+  // Groups of Mamba-2 heads, as those of key-value heads: some on each rank, or some ranks with a copy of one.
+  bool suits_groups(std::int64_t tp) const {
+    const bool scans = model_.state_space && has_layers(model_, &LayerKind::mixer, Mixer::kStateSpace);
+    if (!scans || tp > model_.state_space->heads) return true;
+    const std::int64_t groups = model_.state_space->groups;
+    return groups % tp == 0 || tp % groups == 0;
+  }
   bool suits_keys(std::int64_t tp) const {
     if (model_.mla) return true;
     const std::vector<AttentionHeads> all = all_heads(model_);
@@ -145,7 +158,7 @@ class TensorParts {
     const auto divides = [&](const Part& part) {
       return part.whole % tp == 0 || (left_out != Spared::kNever && part.spared == left_out);
     };
-    return std::all_of(parts_.begin(), parts_.begin() + count_, divides) && suits_keys(tp) &&
+    return std::all_of(parts_.begin(), parts_.begin() + count_, divides) && suits_keys(tp) && suits_groups(tp) &&
            (!model_.moe || plan_.etp == 0 || tp % plan_.etp == 0);
   }
   std::string nearest() const {
@@ -386,13 +399,15 @@ bool check_sizes(const Model& model, const ParallelPlan& plan, const Training& t
                   fmt::format("at most {} tokens a microbatch", kMostOfTraining),
                   "write a smaller training/micro_batch or training/sequence");
   }
-  const double scores = static_cast<double>(model.heads) * static_cast<double>(training.micro_batch) *
+  std::int64_t heads = 0;
+  for (const AttentionHeads& of : all_heads(model)) heads = std::max(heads, of.heads);
+  const double scores = static_cast<double>(heads) * static_cast<double>(training.micro_batch) *
                         static_cast<double>(training.sequence) * static_cast<double>(training.sequence);
   if (!plan.flash_attention && scores > kMostScores) {
     check.fail_at("training/sequence",
                   fmt::format("{} sequences of {} tokens have too many scores of unfused attention to be forecast",
                               training.micro_batch, training.sequence),
-                  fmt::format("at most {:.0e}, of {} heads", kMostScores, model.heads),
+                  fmt::format("at most {:.0e}, of {} heads", kMostScores, heads),
                   "write a smaller training/sequence, or plan/flash_attention=on");
   }
   if (plan.etp != 0) check.in_range("plan/etp", plan.etp, kMostRanks);

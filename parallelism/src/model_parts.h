@@ -23,7 +23,7 @@ namespace ns_dist {
 // The parts of the model that a position holds. From kLayers on, four for each kind of layer: under the plan's
 // recomputation, or keeping its activations where only some layers of a position are recomputed; with products in the
 // format of the training, or in 16 bits where only the first or last layers have these.
-enum class Part : std::uint8_t { kEmbedding, kLoss, kPrediction, kPredictionLoss, kLayers };
+enum class Part : std::uint32_t { kEmbedding, kLoss, kPrediction, kPredictionLoss, kLayers };
 constexpr Part layer_part(std::size_t kind, bool kept, bool in_16_bits) {
   return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 4 * kind + (kept ? 1 : 0) + (in_16_bits ? 2 : 0));
 }
@@ -74,7 +74,7 @@ struct ModelParts {
 template <class Visit>
 void for_each_run(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,
                   std::size_t position, Visit visit) {
-  const std::vector<std::uint8_t>& kinds = parts.layers.of_layer;
+  const std::vector<std::uint16_t>& kinds = parts.layers.of_layer;
   if (position == 0) visit(PartRun{Part::kEmbedding, -1, 1});
   const LayerRange& range = layers[position];
   const std::int64_t again = keeps_some_layers(plan) ? plan.recompute_layers : range.count;

@@ -112,14 +112,14 @@ LayerKinds layer_kinds(const Model& model) {
     const LayerKind kind = layer_kind(model, layer);
     auto known = std::find(layers.kinds.begin(), layers.kinds.end(), kind);
     if (known == layers.kinds.end()) known = layers.kinds.insert(known, kind);
-    layers.of_layer.push_back(static_cast<std::uint8_t>(known - layers.kinds.begin()));
+    layers.of_layer.push_back(static_cast<std::uint16_t>(known - layers.kinds.begin()));
   }
   return layers;
 }
 
 std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers) {
   std::vector<std::int64_t> counts(layers.kinds.size());
-  for (const std::uint8_t kind : layers.of_layer) ++counts[kind];
+  for (const std::uint16_t kind : layers.of_layer) ++counts[kind];
   return counts;
 }
 

@@ -119,7 +119,7 @@ std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts);
 // The kinds of layers that a model has, in the order of their first layers.
 struct LayerKinds {
   std::vector<LayerKind> kinds;
-  std::vector<std::uint8_t> of_layer;  // indexes of kinds
+  std::vector<std::uint16_t> of_layer;  // indexes of kinds
 };
 LayerKinds layer_kinds(const Model& model);
 // How many layers are of each kind.

@@ -282,6 +282,7 @@ std::vector<Candidate> exchanges(const Scenario& from) {
       ParallelPlan plan = from.plan;
       plan.overlap_ep |= beside && from.model.moe->shared_experts > 0;
       if (dispatch == ExpertDispatch::kDeepEp) {
+        if (from.cluster.gpu.vendor != "nvidia" && from.plan.expert_dispatch != dispatch) continue;
         plan.expert_dispatch = dispatch;
         if (plan.tp > 1) plan.etp = 1;  // it sends a token to one rank of an expert
       }

@@ -232,6 +232,20 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   }
 }
 
+// What is said for each library that does not run on a GPU of another vendor.
+void add_nvidia_only(const Scenario& scenario, std::vector<Warning>& found) {
+  if (scenario.cluster.gpu.vendor == "nvidia") return;
+  const auto tell = [&](std::string_view what) {
+    found.push_back({"unsupported_library", fmt::format("{} written for NVIDIA's GPUs: the forecast supposes that "
+                                                        "something like it runs on {}",
+                                                        what, scenario.cluster.gpu.name)});
+  };
+  if (scenario.plan.norm_library == Library::kCudnn) tell("cuDNN's normalization is");
+  if (scenario.model.moe && scenario.plan.expert_dispatch == ExpertDispatch::kDeepEp && scenario.plan.ep > 1) {
+    tell("DeepEP is");
+  }
+}
+
 // Products that TransformerEngine refuses in this format: it does not fill up their operands.
 std::optional<Warning> unaligned_products(const Scenario& scenario, const WorkTable& works) {
   const Precision precision = scenario.training.precision;
@@ -422,6 +436,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   }
   if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
   add_unsupported(scenario, found);
+  add_nvidia_only(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
   if (auto partial = unrecordable_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);

@@ -37,11 +37,11 @@ class RowFields final : public OperatorFields {
     const std::string_view field = text(name);
     return !field.empty() && field != "0" && field != "0.0";
   }
-  // In words as people write them.
-  Pass pass() {
+  // In words as people write them. A gradient of experts' products is a forward one of its own.
+  Pass pass(bool of_experts) {
     const std::string_view word = text(kPass);
     if (word == "bwd" || word == "backward") return Pass::kBackward;
-    const bool is_product = word == "dgrad" || word == "wgrad";  // of experts, which is a forward one of its own
+    const bool is_product = of_experts && (word == "dgrad" || word == "wgrad");
     if (!word.empty() && word != "fwd" && word != "forward" && !is_product) {
       note(fmt::format("pass is \"{}\"", word), "fwd, bwd or nothing; of experts' products fwd, dgrad or wgrad");
     }
@@ -138,7 +138,7 @@ std::string kernel_rows(std::string_view gpu, std::span<const Operator> ops) {
   }
   std::string out = fmt::format("{}\n", fmt::join(columns, ","));
   for (const ColumnTexts& row : rows) {
-    out += gpu;
+    out += csv_cell(std::string(gpu));
     for (std::size_t c = 1; c < columns.size(); ++c) {
       const auto field = std::find_if(row.begin(), row.end(), [&](const auto& one) { return one.first == columns[c]; });
       out += ',';
@@ -170,7 +170,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
                          fmt::format("one of {}", fmt::join(operator_names(), ", "))));
   }
   row.work.kind = form->make(f, row.op);
-  const Pass pass = f.pass();
+  const Pass pass = f.pass(std::holds_alternative<GroupedGemm>(row.work.kind));
   if (!f.problem().empty()) {
     return fail(error_at(where(), f.problem(), std::string(f.expected()),
                          fmt::format("{} has columns {}", row.op, form->columns)));

@@ -21,6 +21,9 @@ namespace ns_dist {
 // folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
 std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
 
+// A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
+std::string csv_cell(std::string text);
+
 // A CSV text with an index of its rows. Quoted fields may hold commas; a field may not hold a line break.
 class CsvTable {
  public:

@@ -72,7 +72,7 @@ struct LayerExchange {
 };
 struct LayerExchanges {
   std::vector<LayerExchange> kinds;
-  std::vector<std::uint8_t> of_layer;  // indexes of kinds; layers for multi-token prediction are left out
+  std::vector<std::uint16_t> of_layer;  // indexes of kinds; layers for multi-token prediction are left out
 };
 // Of a plan that check_plan accepts. Nothing where replicas exchange once a step; under Muon, whose buffers depend on
 // the stages; and where some layers have products in another format than others.

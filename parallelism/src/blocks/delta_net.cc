@@ -73,7 +73,7 @@ void low_rank(const Shape& shape, Block& block, const std::string& name, std::in
                                         .in = shape.hidden,
                                         .out = rank,
                                         .readers = 1,
-                                        .shares_input = true}));
+                                        .shares_input = !blocks::keeps_casts(shape, false)}));
   block.steps.push_back(blocks::linear(
       shape, ActivationKind::kStateSpace,
       {.name = name + "_up", .rows = shape.tokens, .in = rank, .out = out, .split = Split::kColumn, .readers = 1}));

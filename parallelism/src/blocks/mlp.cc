@@ -33,6 +33,7 @@ Block mlp_block(const Shape& shape) {
   const std::int64_t up = shape.model->gated_mlp ? 2 * ffn : ffn;
   const bool bias = shape.model->bias, beside = shape.parallel_branches();
   const bool shares = beside && shape.model->branches == Branches::kParallel;
+  const bool keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm);
   constexpr ModuleSet kMlp = set_of(RecomputeModule::kMlp);
   Block block;
   block.steps.reserve(6);
@@ -46,9 +47,9 @@ Block mlp_block(const Shape& shape) {
                                   .split = shares ? Split::kLocal : Split::kColumn,
                                   .region = "mlp",
                                   .behind_norm = blocks::alone_behind_norm(shape),
-                                  .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+                                  .keeps_original = keeps_original,
                                   .readers = blocks::separate_layers(shape, shape.model->gated_mlp ? 2 : 1),
-                                  .shares_input = shares,
+                                  .shares_input = shares && !blocks::keeps_casts(shape, keeps_original),
                                   .weights = Split::kColumn});
   shares ? share_input(shape, fc1) : void(fc1.drops_for_weight_gradient = block.steps.front().again);
   BlockStep activation = blocks::activation(shape, ActivationKind::kMlp, "mlp.activation", tokens, ffn);

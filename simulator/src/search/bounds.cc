@@ -195,7 +195,7 @@ std::vector<ExchangeTime> exchange_times(const Scenario& scenario, const Session
   std::vector<ExchangeTime> of_kind, of_layer;
   for (const LayerExchange& kind : exchanges.kinds) of_kind.push_back({seconds(kind.forward), seconds(kind.backward)});
   if (of_kind.empty()) return of_layer;
-  for (const std::uint8_t kind : exchanges.of_layer) of_layer.push_back(of_kind[kind]);
+  for (const std::uint16_t kind : exchanges.of_layer) of_layer.push_back(of_kind[kind]);
   return of_layer;
 }
 

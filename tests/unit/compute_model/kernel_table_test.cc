@@ -86,6 +86,16 @@ TEST(KernelTable, NamesTheLineOfABadRow) {
   EXPECT_TRUE(KernelReader(csv, "h100").row(5));
 }
 
+// Gradients of products are products of their own; a row that calls one "wgrad" is no forward one.
+TEST(KernelTable, RefusesGradientsAndDimensionsThatAreNone) {
+  const CsvTable csv = table(
+      "gpu,op,b,h,m,n,k,pass\nx,gemm,,,8,8,8,wgrad\nx,layernorm,2,3,,,,dgrad\nx,add,-2,-3,,,,fwd\nx,copy,2,0,,,,\n"
+      "x,add,2,3,,,,fwd\n");
+  const KernelReader reader(csv);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_FALSE(reader.row(i)) << i;
+  EXPECT_TRUE(reader.row(4));
+}
+
 TEST(KernelTable, TakesThePassOfWhatHasOne) {
   const CsvTable csv = table(
       "gpu,op,b,m,n,k,s,h,d,cin,cout,ksize,isize,stride,pad,pass\nx,softmax,2,,,,,3,,,,,,,,bwd\n"

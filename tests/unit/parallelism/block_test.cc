@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ns_dist/parameters.h"
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
 
@@ -1518,6 +1519,25 @@ TEST(StateSpaces, ParametersAndProducts) {
   }
 }
 
+// Groups of heads are divided, or copied whole: tp 3 and 6 would lose two of eight.
+TEST(StateSpaces, TensorParallelRanksHaveWholeGroups) {
+  Model model = llama(1, 768, 12, 12, 1536);
+  model.state_space = StateSpace{.heads = 96, .head_dim = 16, .groups = 8, .state = 128};
+  model.layer_pattern = "M";
+  model.vocabulary = 12000;
+  const auto check = [&](std::int64_t tp) {
+    ParallelPlan plan;
+    plan.tp = tp;
+    return check_plan(model, plan, {1, 1, 768, Precision::kBf16});
+  };
+  for (const std::int64_t tp : {1, 2, 4}) EXPECT_TRUE(check(tp)) << tp;
+  for (const std::int64_t tp : {3, 6, 12}) {
+    const auto refused = check(tp);
+    ASSERT_FALSE(refused) << tp;
+    EXPECT_THAT(to_text(refused.error()), HasSubstr("8 groups of Mamba-2 heads"));
+  }
+}
+
 // LFM2's layers without attention: gates and channels, three taps a channel, and what leads back.
 // Ranks of a context exchange tokens for heads: gate, channels, maps and time steps go, output and gate come back. Four
 // ranks of two groups have a copy of their group's maps. All of the work but these copies is divided.
@@ -1622,6 +1642,21 @@ TEST(SharedKeys, EveryWindowHasKeysBeforeThem) {
   ASSERT_TRUE(shorter);
   EXPECT_EQ(shorter->shared_keys_layers, 1);
   EXPECT_EQ(first_layers(shared_keys_model(), 2)->shared_keys_layers, 0);
+}
+
+// Sixteen widths, with and without a window and positions: each kind of layer is its own part of the model.
+TEST(SharedKeys, ManyKindsOfLayers) {
+  Model model = llama(64, 256, 8, 8, 512);
+  model.sliding_window = 32;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    model.ffn_of_layers.push_back(512 + 64 * (layer % 16));
+    if (layer % 32 >= 16) model.full_attention_layers.listed.push_back(layer);
+    if (layer < 32) model.no_rotary_layers.listed.push_back(layer);
+  }
+  ASSERT_EQ(layer_kinds(model).kinds.size(), 64u);
+  const auto memory = memory_budget(model, ParallelPlan(), {1, 1, 128, Precision::kBf16});
+  ASSERT_TRUE(memory) << to_text(memory.error());
+  EXPECT_DOUBLE_EQ(memory->stages[0].weights / B, 2 * model_parameters(model).total());
 }
 
 // Too few widths, and too wide ones: one error each, and no layer is asked for a width that it does not have.
