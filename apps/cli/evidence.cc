@@ -26,7 +26,13 @@ std::string evidence_line(std::span<const RunCheck> evidence, const Scenario& sc
   const auto inside = std::ranges::count_if(evidence, &RunCheck::inside);
   const bool on_gpu =
       std::ranges::any_of(evidence, [&](const RunCheck& check) { return check.gpu == scenario.cluster.gpu.id; });
-  const std::string_view which = on_gpu ? "" : ", on other GPUs,";
+  // Attention grows with the square of a sequence: shorter ones tell less.
+  constexpr std::int64_t kMuchLonger = 4;
+  const std::int64_t longest = std::ranges::max(evidence, {}, &RunCheck::sequence).sequence;
+  const bool of_short = scenario.training.sequence > kMuchLonger * longest;
+  std::string which = on_gpu ? "" : ", on other GPUs";
+  if (of_short) which += fmt::format(", of at most {} tokens a sequence", with_commas(longest));
+  if (!which.empty()) which += ",";
   if (evidence.size() == 1) {
     return fmt::format("the measured step most like it{} was forecast {:+.1f} % off, {} its interval", which,
                        100 * least.error(), inside == 1 ? "inside" : "outside");

@@ -136,6 +136,7 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
   add_baselines(votes);
   for (std::size_t i = 0; i < checks.size(); ++i) {
     checks[i].gpu = votes[i].gpu;
+    checks[i].sequence = votes[i].scenario.training.sequence;
     checks[i].measured = votes[i].measured;
     checks[i].forecast = votes[i].forecast;
     checks[i].low = votes[i].low;

@@ -373,6 +373,14 @@ TEST(Answers, TheSameQuestionHasTheSameBytes) {
   EXPECT_EQ(answered("--tp 8 --pp 4 --dp 4 --json").out, answered("--tp 8 --pp 4 --dp 4 --json").out);
 }
 
+// Runs of a few thousand tokens say little of a million: the line tells how long their sequences are.
+TEST(Answers, EvidenceTellsThatItsSequencesAreShort) {
+  const std::string plan = "--model llama3-8b --gpu h100 --tp 8 --cp 8 --global-batch 8 ";
+  EXPECT_THAT(answered(plan + "--seq 1048576").out,
+              ContainsRegex("most like it, of at most [0-9,]+ tokens a sequence,"));
+  EXPECT_THAT(answered(plan + "--seq 8192").out, Not(HasSubstr("tokens a sequence,")));
+}
+
 TEST(Answers, NotFittingIsAnAnswerWithARemedyThatFits) {
   const json report = json::parse(answered("--json").out);
   EXPECT_FALSE(report["memory"]["fits"].get<bool>());

@@ -20,6 +20,7 @@ namespace ns_dist {
 
 struct RunCheck {
   std::string publication, id, gpu;
+  std::int64_t sequence = 0;  // tokens of one
   Seconds measured, forecast, low, high;
   // The step under a constant utilization: the step at the mean measured model FLOP/s utilization of all runs checked
   // on the same GPU and number format (leaving none out, which favors it).
