@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -44,7 +45,9 @@ class Reader {
         return wrong(fmt::format("\"{}\" is no part of a model", next), "write E, t, m, L and | alone");
       }
       NS_TRY(const std::size_t times, repeats());
-      if (times > 0 && one.size() > (kMostLetters - letters.size()) / times) {
+      // Each part is written once for each parenthesis around it; so is what is then repeated 0 times.
+      written_ += one.size() * std::max<std::size_t>(1, times);
+      if ((times > 0 && one.size() > (kMostLetters - letters.size()) / times) || written_ > kDeepest * kMostLetters) {
         return wrong("more than a million parts", "repeat less");
       }
       for (std::size_t i = 0; i < times; ++i) letters += one;
@@ -68,7 +71,7 @@ class Reader {
   }
 
   std::string_view text_;
-  std::size_t at_ = 0;
+  std::size_t at_ = 0, written_ = 0;
 };
 
 std::string repeated(std::string_view one, std::size_t times) {

@@ -57,6 +57,9 @@ TEST(PipelineLayout, MistakesAreNamed) {
   EXPECT_THAT(mistake("E((((t*1000)*1000)*1000)*1000)L"), HasSubstr("million"));
   EXPECT_THAT(mistake("Et*99999999999999999999L"), HasSubstr("million"));
   EXPECT_THAT(mistake("Et*2000000L"), HasSubstr("million"));
+  std::string vain = "E";  // each is written, and then repeated 0 times
+  for (int i = 0; i < 20; ++i) vain += "(t*1000000)*0";
+  EXPECT_THAT(mistake(vain + "t|L"), HasSubstr("million"));
   EXPECT_THAT(mistake("E" + std::string(100, '(') + "L"), HasSubstr("too deep"));
 }
 
