@@ -101,7 +101,7 @@ Estimate estimate_attention(const Machine& machine, const Attention& op, DType d
 extern const SumKind kAttentionSum, kNormalizationSum;
 // Whether the library's kernel was measured on GPUs that run the same kernels.
 bool has_attention_rates(const Attention& op, const Gpu& gpu);
-// Both passes by library, in half precision. `sums`: coefficients of kNormalizationSum.
+// Both passes by library, fitted in half precision; backward in fp32, too. `sums`: coefficients of kNormalizationSum.
 Estimate estimate_normalization(const Machine& machine, const Normalization& op, DType dtype, const Sums& sums,
                                 Steps& steps);
 // A memory-bound kernel that moves `traffic` bytes and does `flops` on the vector units.

@@ -65,17 +65,6 @@ ExecutionGraph::Builder::Builder(Mesh mesh, std::int64_t stage_count) {
   last_.assign(graph_.lane_count(), kNoNode);
 }
 
-WorkId ExecutionGraph::Builder::intern(const WorkItem& item) {
-  const std::uint64_t hash = std::hash<std::string>{}(item.name);
-  for (const auto& [known, id] : interned_) {
-    if (known == hash && graph_.works_[index(id)] == item) return id;
-  }
-  const WorkId id{static_cast<std::uint32_t>(graph_.works_.size())};
-  graph_.works_.push_back(item);
-  interned_.emplace_back(hash, id);
-  return id;
-}
-
 WorkId ExecutionGraph::Builder::add_work(WorkItem item) {
   graph_.works_.push_back(std::move(item));
   return WorkId{static_cast<std::uint32_t>(graph_.works_.size() - 1)};

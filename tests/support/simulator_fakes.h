@@ -67,7 +67,7 @@ class GraphSketch {
   template <class Work>
   NodeId add(std::int64_t stage, Stream stream, Category category, Seconds seconds, std::vector<NodeId> after,
              Work work) {
-    const WorkId id = builder_.intern({"work" + std::to_string(durations_.size()), category, work});
+    const WorkId id = builder_.add_work({"work" + std::to_string(durations_.size()), category, work});
     if (index(id) == durations_.size()) durations_.push_back(seconds);
     return builder_.add(ExecutionGraph::lane_of(stage, stream), id, {}, after);
   }
@@ -85,8 +85,8 @@ struct PassGraph {
 inline PassGraph pipeline_of_passes(const PipelineSchedule& schedule, ScheduleShape shape, Seconds forward,
                                     Seconds backward) {
   ExecutionGraph::Builder builder(Mesh::innermost_first({"pp"}, {shape.stages}), shape.stages);
-  const WorkId works[] = {builder.intern({"forward", Category::kForward, Operator{Gemm{.m = 1}}}),
-                          builder.intern({"backward", Category::kBackward, Operator{Gemm{.m = 2}}})};
+  const WorkId works[] = {builder.add_work({"forward", Category::kForward, Operator{Gemm{.m = 1}}}),
+                          builder.add_work({"backward", Category::kBackward, Operator{Gemm{.m = 2}}})};
   const auto positions = static_cast<std::size_t>(shape.stages * shape.chunks);
   const auto slot = [&](PassKind kind, std::size_t position, std::int32_t microbatch) {
     return (static_cast<std::size_t>(kind) * positions + position) * static_cast<std::size_t>(shape.microbatches) +

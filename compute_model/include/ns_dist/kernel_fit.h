@@ -2,7 +2,8 @@
 //
 // Reads whichever of the tables below lie in some folders (names end in .csv or .csv.gz):
 //   bf16_gemm, bf16_gemm_sustained, gemm_layouts, fp8_gemm, bf16_attention, bf16_moe, fp16_layer_ops, attention, norms,
-//   fp32_{train,test}_{linear,bmm,elementwise,softmax,layernorm,conv}[_amd]
+//   fp32_{train,test}_{linear,bmm,elementwise,softmax,layernorm,conv}, and of AMD's GPUs
+//   fp32_train_{linear,elementwise,softmax,layernorm}_amd, fp32_test_{linear,bmm}_amd
 //   products_burst: what tools/collect measured at full clock
 // The same tables give the same bytes on one machine, on any number of threads.
 #pragma once

@@ -3,7 +3,8 @@
 //
 //   if (const OperatorForm* form = find_operator_form("rmsnorm")) kind = form->make(fields, "rmsnorm");
 //
-// A new operator is one row here, and a type with its work and text in operator.h and operator_text.h.
+// A new operator is a row in operator_forms.cc, a type in operator.h with its members in operator_members.h, and its
+// work in operator.cc.
 #pragma once
 
 #include <cstdint>

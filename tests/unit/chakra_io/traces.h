@@ -51,7 +51,7 @@ struct StepBuilder {
   NodeId add(std::int64_t stage, Stream stream, const WorkItem& item, const std::vector<NodeId>& dependencies = {},
              double nanoseconds = 1000, Origin origin = {}) {
     durations.push_back(nanoseconds * units::ns);
-    return builder.add(ExecutionGraph::lane_of(stage, stream), builder.intern(item), origin, dependencies);
+    return builder.add(ExecutionGraph::lane_of(stage, stream), builder.add_work(item), origin, dependencies);
   }
   NodeId kernel(std::int64_t stage, const std::string& name, const std::vector<NodeId>& dependencies = {},
                 double nanoseconds = 1000) {

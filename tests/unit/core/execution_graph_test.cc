@@ -7,15 +7,9 @@ namespace {
 
 WorkItem gemm(const char* name) { return {name, Category::kForward, Operator{Gemm{1, 8, 8, 8}, DType::kBf16}}; }
 
-TEST(ExecutionGraph, EqualWorkIsInternedOnce) {
-  ExecutionGraph::Builder builder(Mesh(), 1);
-  EXPECT_EQ(builder.intern(gemm("a")), builder.intern(gemm("a")));
-  EXPECT_NE(builder.intern(gemm("a")), builder.intern(gemm("b")));
-}
-
 TEST(ExecutionGraph, LanesChainAndEdgesMayPointForward) {
   ExecutionGraph::Builder builder(Mesh(), 2);
-  const WorkId work = builder.intern(gemm("a"));
+  const WorkId work = builder.add_work(gemm("a"));
   const LaneId first = ExecutionGraph::lane_of(0, Stream::kCompute);
   const LaneId second = ExecutionGraph::lane_of(1, Stream::kPipelineForward);
   const NodeId a = builder.add(first, work, {}, {});
@@ -36,7 +30,7 @@ TEST(ExecutionGraph, LanesChainAndEdgesMayPointForward) {
 
 TEST(ExecutionGraph, ACycleShowsAsAShortOrder) {
   ExecutionGraph::Builder builder(Mesh(), 1);
-  const WorkId work = builder.intern(gemm("a"));
+  const WorkId work = builder.add_work(gemm("a"));
   const NodeId a = builder.add(ExecutionGraph::lane_of(0, Stream::kCompute), work, {}, {});
   const NodeId b = builder.add(ExecutionGraph::lane_of(0, Stream::kDataParallel), work, {}, {{a}});
   builder.depend(a, b);

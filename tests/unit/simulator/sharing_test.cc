@@ -249,8 +249,8 @@ TEST(DemandOf, ReductionsOnTheSamePortsSlowEachOther) {
   const Scenario scenario = small_scenario();
   ExecutionGraph::Builder builder(Mesh::innermost_first({"dp"}, {64}), 1);
   const Collective reduce{CollectiveKind::kAllReduce, 100 * MB, RankGroup{0, {{8, 8}}}};
-  const WorkId a = builder.intern({"a", Category::kDataParallel, reduce});
-  const WorkId b = builder.intern({"b", Category::kDataParallel, reduce});
+  const WorkId a = builder.add_work({"a", Category::kDataParallel, reduce});
+  const WorkId b = builder.add_work({"b", Category::kDataParallel, reduce});
   builder.add(ExecutionGraph::lane_of(0, kDp), a, {}, {});
   builder.add(ExecutionGraph::lane_of(0, kEp), b, {}, {});
   const ExecutionGraph graph = std::move(builder).build();
