@@ -45,8 +45,11 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
   reference.known = machine;
   std::optional<std::size_t> index = measured_index(weights, machine.gpu.id);
   std::optional<Gpu> listed;
-  if (!index) {  // a changed GPU keeps the one that it has as it is sold
+  const std::optional<Gpu> named = named_neighbor(weights, machine.gpu);
+  if (!index) {  // a changed GPU keeps the one that it has as it is sold, whether it has its name or is like it
     listed = listed_gpu(machine.gpu.id);
+    if (!listed && !named && !machine.gpu.like.empty()) listed = listed_gpu(machine.gpu.like);
+    if (listed && listed->architecture != machine.gpu.architecture) listed.reset();
     index = index_alike(weights, listed ? *listed : machine.gpu);
   }
   if (index) {
@@ -61,7 +64,6 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
     }
     return reference;
   }
-  const std::optional<Gpu> named = named_neighbor(weights, machine.gpu);
   std::vector<Machine> machines;
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < weights.gpus.size(); ++i) {

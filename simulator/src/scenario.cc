@@ -11,6 +11,7 @@
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/divisors.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -604,7 +605,8 @@ std::int64_t usual_cp_inner(const Scenario& scenario) {
 
 bool usual_fp8_any_layout(const Scenario& scenario) {
   const Gpu& gpu = scenario.cluster.gpu;
-  return generation_of(gpu.architecture) == "blackwell" && !gpu.compute_capability.starts_with("12.");
+  const double capability = gpu.vendor == "nvidia" ? number_from<double>(gpu.compute_capability).value_or(0) : 0;
+  return capability >= 10 && capability < 12;
 }
 
 Result<KernelCalibration> load_kernel_calibration(const std::string& path, InputFile* file) {

@@ -49,6 +49,25 @@ TEST(ComputeModel, RefusesAGpuThatCannotCompute) {
   }
 }
 
+// A GPU that is like one of the catalog is that one with its own numbers, measured or not: better ones make it no
+// slower.
+TEST(ComputeModel, AGpuLikeAnotherOneIsThatOne) {
+  for (const char* id : {"a100-pcie-80gb", "mi355x", "l40s", "h100-sxm-80gb"}) {
+    const Gpu sold = *Catalog::built_in().gpu(id);
+    Gpu same = sold;
+    same.id = same.name = "mine";
+    same.like = id;
+    Gpu better = same;
+    better.memory_bandwidth *= 1.01;
+    for (const Operator& op : {Operator{Gemm{.m = 8192, .n = 4096, .k = 4096}, DType::kBf16},
+                               Operator{Normalization{NormalizationKind::kRmsNorm, 8192, 4096}, DType::kBf16}}) {
+      const double as_sold = milliseconds(*model_of(sold), op);
+      EXPECT_NEAR(milliseconds(*model_of(same), op) / as_sold, 1, 1e-9) << id << ": " << to_text(op);
+      EXPECT_LE(milliseconds(*model_of(better), op), 1.0001 * as_sold) << id << ": " << to_text(op);
+    }
+  }
+}
+
 TEST(ComputeModel, RefusesAFormatTheGpuLacksAndNamesThoseItHas) {
   const auto forecast = model_of(a100())->forecast({Gemm{.m = 64, .n = 64, .k = 64}, DType::kFp8});
   ASSERT_FALSE(forecast);

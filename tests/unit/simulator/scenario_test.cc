@@ -160,6 +160,7 @@ TEST(Resolve, LayoutsFollowTheGpu) {
   EXPECT_FALSE(on("rtx-pro-6000").plan.fp8_any_layout);
   EXPECT_TRUE(on("b200-sxm").plan.fp8_any_layout);
   EXPECT_TRUE(on("gb300").plan.fp8_any_layout);
+  EXPECT_TRUE(on("vr200").plan.fp8_any_layout);
   const auto changed = [](const Scenario& base, const char* gpu) {
     ScenarioSpec change;
     change.set("machine/gpu", gpu);
