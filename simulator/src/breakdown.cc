@@ -115,7 +115,7 @@ Interval path_interval(std::span<const PathEntry> path) {
 std::vector<Hotspot> hotspots(std::span<const PathEntry> path) {
   std::map<std::pair<std::string_view, std::string_view>, Hotspot> by_name;
   for (const PathEntry& entry : path) {
-    if (entry.name == kHiddenCollectives) continue;
+    if (entry.name == kHiddenWork) continue;
     Hotspot& hotspot = by_name[{entry.name, entry.kind}];
     hotspot.name = entry.name;
     hotspot.kind = entry.kind;

@@ -18,6 +18,7 @@
 #include "host_waits.h"
 #include "ns_dist/energy.h"
 #include "ns_dist/names.h"
+#include "ns_dist/operator_forms.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/training_clock.h"
@@ -176,15 +177,16 @@ void set_host_range(const HostRange& range, std::vector<PathEntry>& path) {
   path.push_back(std::move(all));
 }
 
-// Collectives that computation hides are not on the path. Where all of one kind take as long as the upper end of their
-// intervals, some are hidden no more; where all take as little as the lower end, the path gets no shorter than
-// computation. An entry without seconds for each kind of which the path alone tells less, or more.
-void add_hidden_collectives(const Prediction& prediction, const Scenario& scenario, const Session& session,
-                            std::vector<PathEntry>& path) {
+// Collectives that computation hides are not on the path, nor kernels that communication hides. Where all of one kind
+// take as long as the upper end of their intervals, some are hidden no more; where all take as little as the lower end,
+// the path gets no shorter than what hides them. An entry without seconds for each kind of which the path alone tells
+// less, or more; of kernels, which mostly are on the path, where that makes the step much longer.
+void add_hidden(const Prediction& prediction, const Scenario& scenario, const Session& session,
+                std::vector<PathEntry>& path) {
   std::map<std::string_view, bool> kinds;  // whether some of it is extrapolated
   for (std::size_t w = 0; w < prediction.program.works.size(); ++w) {
     const WorkItem& item = prediction.program.works[w];
-    if (!std::holds_alternative<Collective>(item.work)) continue;
+    if (!std::holds_alternative<Collective>(item.work) && find_operator_form(kind_of(item)) == nullptr) continue;
     bool& extrapolated = kinds[kind_of(item)];
     for (const ProgramCosts::Row& row : prediction.costs.rows) extrapolated |= row.forecasts[w].extrapolated;
   }
@@ -196,8 +198,7 @@ void add_hidden_collectives(const Prediction& prediction, const Scenario& scenar
   for (const auto& [kind, extrapolated] : kinds) {
     const auto with = [&, of = kind](Seconds Forecast::*end) {
       return step([=](const WorkItem& item, const Forecast& forecast) {
-        const bool is_of = std::holds_alternative<Collective>(item.work) && kind_of(item) == of;
-        return is_of ? forecast.*end : forecast.latency;
+        return kind_of(item) == of ? forecast.*end : forecast.latency;
       });
     };
     if (!usual) usual = with(&Forecast::latency);
@@ -208,12 +209,13 @@ void add_hidden_collectives(const Prediction& prediction, const Scenario& scenar
       above -= static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
     }
     PathEntry hidden;
-    hidden.name = kHiddenCollectives;
+    hidden.name = kHiddenWork;
     hidden.kind = kind;
     hidden.count = 1;
-    const Seconds rounding = 1e-9 * *usual;
-    if (below < -rounding) hidden.forecast.low = -below;
-    if (above > rounding) hidden.forecast.high = above;
+    constexpr double kRounding = 1e-9, kMuch = 0.02;
+    const bool kernels = find_operator_form(kind) != nullptr;
+    if (!kernels && below < -kRounding * *usual) hidden.forecast.low = -below;
+    if (above > (kernels ? kMuch : kRounding) * *usual) hidden.forecast.high = above;
     hidden.forecast.extrapolated = extrapolated;
     if (hidden.forecast.low != Seconds() || hidden.forecast.high != Seconds()) path.push_back(std::move(hidden));
   }
@@ -298,7 +300,7 @@ Result<Prediction> predict(const Scenario& scenario, const Session& session) {
                                         work.seconds});
   }
   set_host_range(hosts, prediction.critical_path);
-  add_hidden_collectives(prediction, scenario, session, prediction.critical_path);
+  add_hidden(prediction, scenario, session, prediction.critical_path);
   return prediction;
 }
 

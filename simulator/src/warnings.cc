@@ -23,7 +23,7 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
   std::vector<std::string> names;
   for (const PathEntry& entry : path) {
     length += entry.seconds;
-    if (!entry.forecast.extrapolated || entry.name == kHiddenCollectives) continue;
+    if (!entry.forecast.extrapolated || entry.name == kHiddenWork) continue;
     outside += static_cast<double>(entry.count) * entry.forecast.latency;
     names.push_back(entry.name);
   }

@@ -56,9 +56,9 @@ Seconds Breakdown::*part_of(Category category);
 
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
 
-// A PathEntry of this name takes no time: of one kind of collectives, what those beside computation add to the
-// interval.
-inline constexpr std::string_view kHiddenCollectives = "hidden collectives";
+// A PathEntry of this name takes no time: of one kind of kernels or collectives, what those that the path does not have
+// add to the interval.
+inline constexpr std::string_view kHiddenWork = "hidden work";
 
 // How often a work is on the critical path, and what it took there altogether.
 struct PathEntry {

@@ -960,7 +960,7 @@ TEST(Simulate, TheIntervalHoldsCollectivesThatAreHidden) {
     EXPECT_GE(report.step_low, (1 - 1e-9) * before.step_low) << time;
     EXPECT_GE(report.step_high, (1 - 1e-9) * before.step_high) << time;
     EXPECT_TRUE(std::none_of(report.critical_path.begin(), report.critical_path.end(),
-                             [](const Hotspot& each) { return each.name == kHiddenCollectives; }));
+                             [](const Hotspot& each) { return each.name == kHiddenWork; }));
     const double exposed = report.breakdown.dp_exposed / report.step;
     hidden |= exposed > 0.01 && report.interval.forecasts_above > 2 * exposed;
     before = report;
