@@ -149,11 +149,18 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
         "under load: no published step ran on such a GPU");
   }
   constexpr std::size_t kMost = 20;
-  for (const Hotspot& hotspot : shown_hotspots(all.critical_path, kMost)) {
+  const std::vector<Hotspot> shown = shown_hotspots(all.critical_path, kMost);
+  Seconds others;
+  for (const Hotspot& hotspot : all.critical_path) others += hotspot.seconds;
+  for (const Hotspot& hotspot : shown) {
+    others -= hotspot.seconds;
     add(hotspot.name, share(hotspot.seconds),
         fmt::format("on the critical path: {} {} of {}{}", hotspot.count, hotspot.kind,
                     duration_text(hotspot.seconds / static_cast<double>(hotspot.count)),
                     hotspot.extrapolated ? ", extrapolated" : ""));
+  }
+  if (shown.size() < all.critical_path.size()) {
+    add("others", share(others), fmt::format("on the critical path: {} more", all.critical_path.size() - shown.size()));
   }
   return explanation;
 }
