@@ -212,7 +212,7 @@ void add_hidden(const Prediction& prediction, const Scenario& scenario, const Se
     hidden.name = kHiddenWork;
     hidden.kind = kind;
     hidden.count = 1;
-    constexpr double kRounding = 1e-9, kMuch = 0.02;
+    constexpr double kRounding = 1e-9, kMuch = 0.02;  // of the step; chosen, not fitted
     const bool kernels = find_operator_form(kind) != nullptr;
     if (!kernels && below < -kRounding * *usual) hidden.forecast.low = -below;
     if (above > (kernels ? kMuch : kRounding) * *usual) hidden.forecast.high = above;
