@@ -505,29 +505,29 @@ TEST_F(CatalogTest, RemembersWhatItRead) {
   EXPECT_EQ(catalog_.inputs()[0].hash.size(), 16u);
 }
 
-TEST_F(CatalogTest, AFolderOfTheUsersOwnComesFirst) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "own_catalog";
+// The standard catalog with a folder of the user's own, in which there is one fabric.
+Catalog with_own_fabric(const char* file, const char* id) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / file;
   std::filesystem::create_directories(folder / "fabrics");
-  std::ofstream(folder / "fabrics" / "ib-ndr.json")
-      << R"({"schema": "ns-dist/fabric/1", "id": "ib-ndr", "name": "mine", "kind": "infiniband",
-             "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/bandwidth": "mine", "/latency": "mine"}})";
+  std::ofstream(folder / "fabrics" / file)
+      << R"({"schema": "ns-dist/fabric/1", "name": "mine", "kind": "infiniband", "bandwidth": "12 GB/s",
+             "latency": "1 us", "sources": {"/bandwidth": "mine", "/latency": "mine"}, "id": ")"
+      << id << "\"}";
   ::setenv("NS_DIST_PATH", folder.c_str(), 1);
-  const auto fabric = Catalog::standard().fabric("ib-ndr");
+  Catalog catalog = Catalog::standard();
   ::unsetenv("NS_DIST_PATH");
+  return catalog;
+}
+
+TEST_F(CatalogTest, AFolderOfTheUsersOwnComesFirst) {
+  const auto fabric = with_own_fabric("ib-ndr.json", "ib-ndr").fabric("ib-ndr");
   ASSERT_TRUE(fabric) << to_text(fabric.error());
   EXPECT_EQ(fabric->bandwidth, 12 * GB / s);
   EXPECT_NE(catalog_.fabric("ib-ndr")->name, "mine");
 }
 
 TEST_F(CatalogTest, AFileIsFoundByItsNameAndByItsId) {
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "other_names";
-  std::filesystem::create_directories(folder / "fabrics");
-  std::ofstream(folder / "fabrics" / "My_Fabric.json")
-      << R"({"schema": "ns-dist/fabric/1", "id": "lab-network", "name": "mine", "kind": "infiniband",
-             "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/bandwidth": "mine", "/latency": "mine"}})";
-  ::setenv("NS_DIST_PATH", folder.c_str(), 1);
-  const Catalog catalog = Catalog::standard();
-  ::unsetenv("NS_DIST_PATH");
+  const Catalog catalog = with_own_fabric("My_Fabric.json", "lab-network");
   for (const char* name : {"My_Fabric", "my-fabric", "lab-network"}) {
     const auto fabric = catalog.fabric(name);
     ASSERT_TRUE(fabric) << name << ": " << to_text(fabric.error());
