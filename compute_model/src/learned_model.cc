@@ -82,8 +82,34 @@ const PredictorWeights* LearnedModel::weights_of(Predictor predictor) const {
 
 const ReferenceGpu& LearnedModel::reference_of(Predictor predictor, const PredictorWeights& weights) const {
   LazyReference& lazy = references_[static_cast<std::size_t>(predictor)];
-  std::call_once(lazy.once, [&] { lazy.gpu = reference_gpu(weights, machine()); });
+  std::call_once(lazy.once, [&] {
+    lazy.gpu = reference_gpu(weights, machine());
+    const auto scaled_from = [&](const Machine& machine, const Pace& pace) {
+      lazy.scaled_from.emplace(machine), lazy.scaled_from_bursts.emplace(in_bursts(machine)), lazy.pace = pace;
+    };
+    if (lazy.gpu.sold) {
+      scaled_from(lazy.gpu.sold->machine, lazy.gpu.sold->pace);
+    } else if (lazy.gpu.nearest && lazy.gpu.nearest->itself) {
+      scaled_from(lazy.gpu.nearest->machine, lazy.gpu.nearest->pace);
+    }
+  });
   return lazy.gpu;
+}
+
+double LearnedModel::ratio_by_physics(const Operator& op, const Operator& measured, const Query& query) const {
+  const LazyReference& reference = references_[static_cast<std::size_t>(query.predictor)];
+  // In the mode in which `measured` was: in a burst L2 holds its operands, and more bandwidth saves less.
+  const AnalyticModel& physics = query.only_bursts ? bursts_ : analytic_;
+  // Within the bounds of the scaling, as the estimate of `measured` is: otherwise a larger L2, which makes `measured`
+  // faster by physics and not by measurements, makes `op` slower.
+  const auto seconds = [&](const Operator& one) {
+    const double here = physics.seconds(one);
+    const auto& other = query.only_bursts ? reference.scaled_from_bursts : reference.scaled_from;
+    if (!other || !(other->machine().gpu.matrix_peak(one.dtype) > FlopsPerSecond())) return here;
+    const double there = other->seconds(one);
+    return std::clamp(here, there * reference.pace.least, there * reference.pace.most);
+  };
+  return seconds(op) / seconds(measured);
 }
 
 Operator LearnedModel::measured_like(const Operator& op) const {
@@ -120,9 +146,7 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   const auto* attention = std::get_if<Attention>(&op.kind);
   // From one kernel to another one; the source of the forecast stays the first one's.
   const auto derive = [&](const Operator& like, double work, std::string_view how) {
-    // In the mode in which `measured` was: in a burst L2 holds its operands, and more bandwidth saves less.
-    const AnalyticModel& physics = query.only_bursts ? bursts_ : analytic_;
-    const double ratio = physics.seconds(like) / physics.seconds(measured);
+    const double ratio = ratio_by_physics(like, measured, query);
     scale(*estimate, ratio, work);
     if (steps.on()) steps.add("derived", ratio, how);
   };

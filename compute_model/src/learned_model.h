@@ -47,6 +47,8 @@ class LearnedModel {
   bool measured_alone(const Operator& op) const { return on_tensor_units(op) && op.dtype != DType::kFp32; }
   const PredictorWeights* weights_of(Predictor predictor) const;
   const ReferenceGpu& reference_of(Predictor predictor, const PredictorWeights& weights) const;
+  // How much longer `op` takes than `measured`, from which the query's estimate is, by physics.
+  double ratio_by_physics(const Operator& op, const Operator& measured, const Query& query) const;
   std::optional<Estimate> estimate(const Operator& op, const Query& query, Steps& steps) const;
   void ask_slowdown(const Operator& op, Query& query) const;
   void add_epilogue(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const;
@@ -54,6 +56,9 @@ class LearnedModel {
   struct LazyReference {
     std::once_flag once;
     ReferenceGpu gpu;
+    // Where somebody changed a data sheet: the GPU as it is sold, and in a burst.
+    std::optional<AnalyticModel> scaled_from, scaled_from_bursts;
+    Pace pace;  // of this GPU against that one
   };
   const AnalyticModel& analytic_;
   AnalyticModel bursts_;  // of the same GPU in a burst

@@ -135,6 +135,8 @@ RC_GTEST_PROP(Physics, ForecastsAreFiniteAndNotUnderTheirFloor, ()) {
 // carries one kernel over to another (batches, backward attention), it holds to a bound.
 bool is_derived(const Operator& op) {
   const auto* gemm = std::get_if<Gemm>(&op.kind);
+  const auto* attention = std::get_if<Attention>(&op.kind);
+  if (attention != nullptr && attention->pass != Pass::kForward) return true;
   return op.dtype != DType::kFp32 &&
          (std::holds_alternative<GroupedGemm>(op.kind) || (gemm != nullptr && gemm->batch > 1));
 }
@@ -144,15 +146,13 @@ void is_not_slower(const Gpu& gpu, Gpu better, const Operator& op) {
   for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
     const double analytic = forecast_of(gpu, op, mode, true).latency / s;
     // The clock that board power allows is found to four digits.
-    RC_ASSERT(forecast_of(better, op, mode, true).latency / s <= analytic * (1 + 1e-3));
+    RC_ASSERT(forecast_of(better, op, mode, true).latency / s <= analytic * (1 + 5e-3));
     better.id = gpu.id;
     const double learned = forecast_of(gpu, op, mode).latency / s;
     const Forecast faster = forecast_of(better, op, mode);
     const auto says = [&](std::string_view text) { return faster.method.find(text) != std::string_view::npos; };
     const bool bounded = says("forward kernels") || says("this GPU");
-    // Of products that are derived from another one, which a burst may find in L2.
-    const double derived = mode == Mode::kBurst ? 2 : 1.05;
-    const double bound = bounded ? 2 : is_derived(op) ? derived : 1 + 1e-3;
+    const double bound = is_derived(op) ? 1.25 : bounded ? 1.05 : 1 + 5e-3;
     RC_LOG() << learned << " " << faster.latency / s << " " << faster.method << std::endl;
     RC_ASSERT(faster.latency / s <= learned * bound);
   }

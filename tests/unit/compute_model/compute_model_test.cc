@@ -372,6 +372,29 @@ TEST(ComputeModel, ABatchTakesAsLongAsItsProducts) {
 // GPT-2's 50,257 logits: seven times as long as 50,304 on an H100. Measured there: 13.5, 10.2 and 9.3 ms.
 // Causal rows were measured with paged keys and values, as inference serves them; those without a mask with plain ones,
 // as training has both.
+// A larger L2 holds the product with all rows from which a batch's time is derived: that makes the batch no slower.
+TEST(ComputeModel, ALargerL2MakesNoBatchSlower) {
+  for (const char* id : {"l40s", "rtx-4090", "h100-sxm-80gb", "a100-sxm-80gb"}) {
+    const Gpu sold = *Catalog::built_in().gpu(id);
+    for (const double factor : {2.0, 4.0}) {
+      Gpu better = sold;
+      better.l2_cache *= factor;
+      for (const auto mode : {Mode::kBurst, Mode::kSustained}) {
+        for (const std::int64_t batch : {8, 32, 128}) {
+          for (const std::int64_t length : {256, 1024, 4096}) {
+            for (const Gemm product : {Gemm{.batch = batch, .m = length, .n = length, .k = 128},
+                                       Gemm{.batch = batch, .m = length, .n = 128, .k = length}}) {
+              const Operator op{product, DType::kBf16};
+              const auto time = [&](const Gpu& gpu) { return model_of(gpu, mode)->forecast(op)->latency; };
+              EXPECT_LE(time(better) / time(sold), 1.01) << to_text(op) << " on " << id << " with L2 times " << factor;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(ComputeModel, AMaskMakesTrainingsAttentionNoSlower) {
   for (const char* gpu : {"l40s", "a100", "rtx-6000-ada"}) {
     const auto model = model_of(*Catalog::built_in().gpu(gpu));
