@@ -84,8 +84,10 @@ const ReferenceGpu& LearnedModel::reference_of(Predictor predictor, const Predic
   LazyReference& lazy = references_[static_cast<std::size_t>(predictor)];
   std::call_once(lazy.once, [&] {
     lazy.gpu = reference_gpu(weights, machine());
-    const auto scaled_from = [&](const Machine& machine, const Pace& pace) {
-      lazy.scaled_from.emplace(machine), lazy.scaled_from_bursts.emplace(in_bursts(machine)), lazy.pace = pace;
+    const auto scaled_from = [&](const Machine& sold, const Pace& pace) {
+      // Of another vendor or architecture it runs other kernels.
+      if (sold.gpu.vendor != machine().gpu.vendor || sold.gpu.architecture != machine().gpu.architecture) return;
+      lazy.scaled_from.emplace(sold), lazy.scaled_from_bursts.emplace(in_bursts(sold)), lazy.pace = pace;
     };
     if (lazy.gpu.sold) {
       scaled_from(lazy.gpu.sold->machine, lazy.gpu.sold->pace);

@@ -279,7 +279,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     return fail({ErrorCode::kNotFound, "", ""});
   };
   const std::string wanted = lower(reference);
-  if (auto found = by_id(wanted); found || found.error().code != ErrorCode::kNotFound) return found;
+  if (auto found = by_id(wanted); found || !found.error().message.empty()) return found;
 
   std::vector<std::string> known;
   const std::string folded = folded_name(reference);

@@ -48,9 +48,11 @@ constexpr Nearest kNearest[] = {
     {"bert", {"layer_norm_eps", "hidden_dropout_prob"}},
 };
 
-const Family& family_named(std::string_view model_type) {
-  return *std::find_if(families().begin(), families().end(),
-                       [&](const Family& family) { return family.model_type == model_type; });
+// Null where no row has this type.
+const Family* find_family(std::string_view model_type) {
+  const auto found = std::find_if(families().begin(), families().end(),
+                                  [&](const Family& family) { return family.model_type == model_type; });
+  return found == families().end() ? nullptr : &*found;
 }
 
 // Of a type or a class, to be compared.
@@ -85,9 +87,9 @@ const Family& nearest_family(JsonReader& reader, std::string_view type) {
   const bool dense = has_no_experts(reader);
   for (const Nearest& nearest : kNearest) {
     if (dense && nearest.keys[0].find("experts") != std::string_view::npos) continue;
-    if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return family_named(nearest.model_type);
+    if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return *find_family(nearest.model_type);
   }
-  return family_named(type.starts_with("qwen2") ? "qwen2" : "llama");
+  return *find_family(type.starts_with("qwen2") ? "qwen2" : "llama");
 }
 
 // Keys that make another model of a file than its other keys tell, unless their value is nothing.
@@ -145,9 +147,8 @@ bool tells_layers(JsonReader& reader) {
 
 // Notes the first key of another model; whether there is one.
 bool note_foreign(JsonReader& reader, std::string_view type) {
-  const auto known =
-      std::find_if(families().begin(), families().end(), [&](const Family& each) { return each.model_type == type; });
-  const Family own = known == families().end() ? Family() : *known;
+  const Family* const known = find_family(type);
+  const Family own = known == nullptr ? Family() : *known;
   const bool told = tells_layers(reader) || own.hybrid || own.delta || own.convolution;
   for (const Foreign& foreign : kForeign) {
     if (!active(reader, foreign.key) || (told && foreign.of_mixers)) continue;
@@ -210,14 +211,13 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   if (type.empty()) {
     if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
   }
-  const auto named =
-      std::find_if(families().begin(), families().end(), [&](const Family& each) { return each.model_type == type; });
-  const bool known = named != families().end();
+  const Family* const named = find_family(type);
+  const bool known = named != nullptr;
   if (type.starts_with("clip") || type.starts_with("siglip")) {
     return reader.note("model_type", fmt::format("\"{}\" is no language model", shortened(type)),
                        "a type of configs/README.md");
   }
-  const Family* const family = known ? &*named : &nearest_family(reader, type);
+  const Family* const family = known ? named : &nearest_family(reader, type);
   const std::size_t errors_before = reader.error_count();
   model.family = std::string(known ? type : family->model_type);
   Family as_read = *family;

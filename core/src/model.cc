@@ -51,15 +51,11 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
     sets.insert(sets.end(), {&model.compressed->sparse_layers, &model.compressed->window_layers});
   }
   if (model.indexer) sets.push_back(&model.indexer->shared_layers);
+  if (model.moe) sets.push_back(&model.moe->layers);
   for (LayerSet* set : sets) std::erase_if(set->listed, [&](std::int64_t layer) { return layer >= layers; });
-  if (model.moe) {
-    std::erase_if(model.moe->layers.listed, [&](std::int64_t layer) { return layer >= layers; });
-    bool any = false;
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      any = any || layer_kind(model, layer).feed_forward == FeedForward::kExperts;
-    }
-    // What predicts further tokens is like the last layer, which has none either.
-    if (!any) model.moe.reset(), model.prediction_layers = 0;
+  // What predicts further tokens is like the last layer, which has none either.
+  if (model.moe && !has_layers(model, &LayerKind::feed_forward, FeedForward::kExperts)) {
+    model.moe.reset(), model.prediction_layers = 0;
   }
   model.published_parameters = model.published_active_parameters = 0;
   return model;

@@ -1,10 +1,11 @@
 #include "ns_dist/operator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <type_traits>
 
 #include "ns_dist/forecast.h"
@@ -34,20 +35,9 @@ std::string_view name_of(Epilogue epilogue) {
 
 std::string_view suffix(Pass pass) { return pass == Pass::kForward ? "" : " backward"; }
 
-std::string suffix(Library library) {
-  return library == Library::kDefault ? "" : " by " + std::string(enumerator_name(library));
-}
-
-std::string number(double value) {
-  std::array<char, 32> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.6g", value);
-  return buffer.data();
-}
-
-std::string join_dimensions(std::initializer_list<std::int64_t> dimensions) {
-  std::string text;
-  for (const std::int64_t dimension : dimensions) text += (text.empty() ? "" : "x") + std::to_string(dimension);
-  return text;
+std::string suffix(Pass pass, Library library) {
+  return fmt::format("{}{}{}", suffix(pass), library == Library::kDefault ? "" : " by ",
+                     library == Library::kDefault ? "" : enumerator_name(library));
 }
 
 // Keys that some query looks at.
@@ -211,7 +201,8 @@ struct Check {
     if (value <= 0) add(name, std::to_string(value), "a whole number of at least 1");
   }
   void not_negative(std::string_view name, double value) {
-    if (!(value >= 0) || !std::isfinite(value)) add(name, number(value), "a finite number of at least 0");
+    if (!(value >= 0) || !std::isfinite(value))
+      add(name, fmt::format("{:.6g}", value), "a finite number of at least 0");
   }
   void add(std::string_view name, const std::string& value, std::string expected) {
     Error error;
@@ -319,66 +310,58 @@ std::uint64_t hash_of(const Operator& op) {
 }
 
 std::string to_text(const Operator& op) {
-  std::string text = std::visit(
+  const auto other = [](std::string_view before, std::int64_t value, std::int64_t usual) {
+    return value == usual ? "" : fmt::format("{}{}", before, value);
+  };
+  const std::string text = std::visit(
       Overloaded{
           [](const Gemm& o) {
-            return "gemm " + (o.batch == 1 ? "" : std::to_string(o.batch) + "x") + join_dimensions({o.m, o.n, o.k}) +
-                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
-                   (o.scaling == Scaling::kBlock ? " block-scaled" : "") + (o.quantizes ? " with quantization" : "");
+            return fmt::format("gemm {}{}x{}x{} {}{}{}{}", o.batch == 1 ? "" : fmt::format("{}x", o.batch), o.m, o.n,
+                               o.k, name_of(o.layout), name_of(o.epilogue),
+                               o.scaling == Scaling::kBlock ? " block-scaled" : "",
+                               o.quantizes ? " with quantization" : "");
           },
-          [](const Attention& o) {
-            std::string t = "attention batch " + std::to_string(o.batch) + " heads " + std::to_string(o.heads);
-            if (o.kv_heads != o.heads) t += "/" + std::to_string(o.kv_heads);
-            t += " length " + std::to_string(o.query_length);
-            if (o.key_length != o.query_length) t += "/" + std::to_string(o.key_length);
-            t += " dim " + std::to_string(o.head_dim);
-            if (o.value_dim != o.head_dim) t += "/" + std::to_string(o.value_dim);
-            if (o.causal) t += " causal";
-            if (o.window > 0) t += " window " + std::to_string(o.window);
-            if (o.scaling == Scaling::kBlock) t += " block-scaled";
-            t += suffix(o.pass);
-            if (o.deterministic) t += " deterministic";
-            return t + suffix(o.library);
+          [&](const Attention& o) {
+            return fmt::format(
+                "attention batch {} heads {}{} length {}{} dim {}{}{}{}{}{}{}{}", o.batch, o.heads,
+                other("/", o.kv_heads, o.heads), o.query_length, other("/", o.key_length, o.query_length), o.head_dim,
+                other("/", o.value_dim, o.head_dim), o.causal ? " causal" : "", other(" window ", o.window, 0),
+                o.scaling == Scaling::kBlock ? " block-scaled" : "", suffix(o.pass),
+                o.deterministic ? " deterministic" : "", suffix(Pass::kForward, o.library));
           },
-          [](const Softmax& o) {
-            return "softmax " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) + suffix(o.library);
-          },
+          [](const Softmax& o) { return fmt::format("softmax {}x{}{}", o.rows, o.columns, suffix(o.pass, o.library)); },
           [](const Normalization& o) {
-            return std::string(enumerator_name(o.kind)) + " " + join_dimensions({o.rows, o.columns}) +
-                   std::string(suffix(o.pass)) + suffix(o.library);
+            return fmt::format("{} {}x{}{}", enumerator_name(o.kind), o.rows, o.columns, suffix(o.pass, o.library));
           },
           [](const Elementwise& o) {
-            return o.name + " " + std::to_string(o.elements) + " elements, " + number(o.inputs) + " in, " +
-                   number(o.outputs) + " out" + (o.by_element ? ", one by one" : "");
+            return fmt::format("{} {} elements, {:.6g} in, {:.6g} out{}", o.name, o.elements, o.inputs, o.outputs,
+                               o.by_element ? ", one by one" : "");
           },
           [](const Embedding& o) {
-            return "embedding " + join_dimensions({o.tokens, o.hidden}) + " of " + std::to_string(o.vocabulary) +
-                   std::string(suffix(o.pass));
+            return fmt::format("embedding {}x{} of {}{}", o.tokens, o.hidden, o.vocabulary, suffix(o.pass));
           },
           [](const CrossEntropy& o) {
-            return "cross_entropy " + join_dimensions({o.rows, o.columns}) + std::string(suffix(o.pass)) +
-                   suffix(o.library);
+            return fmt::format("cross_entropy {}x{}{}", o.rows, o.columns, suffix(o.pass, o.library));
           },
-          [](const OptimizerStep& o) { return "optimizer " + std::to_string(o.parameters) + " parameters"; },
+          [](const OptimizerStep& o) { return fmt::format("optimizer {} parameters", o.parameters); },
           [](const GroupedGemm& o) {
-            return "grouped_gemm " + std::to_string(o.experts) + " experts " + join_dimensions({o.rows, o.n, o.k}) +
-                   " " + std::string(name_of(o.layout)) + std::string(name_of(o.epilogue)) +
-                   (o.scaling == Scaling::kBlock ? " block-scaled" : "") + (o.one_kernel ? " in one kernel" : "");
+            return fmt::format("grouped_gemm {} experts {}x{}x{} {}{}{}{}", o.experts, o.rows, o.n, o.k,
+                               name_of(o.layout), name_of(o.epilogue),
+                               o.scaling == Scaling::kBlock ? " block-scaled" : "",
+                               o.one_kernel ? " in one kernel" : "");
           },
           [](const MixtureOfExperts& o) {
-            return "moe " + std::to_string(o.tokens) + " tokens, " + join_dimensions({o.hidden, o.intermediate}) +
-                   ", top " + std::to_string(o.top_k) + " of " + std::to_string(o.experts) +
-                   (o.skew > 0 ? ", skew " + number(o.skew) : "");
+            return fmt::format("moe {} tokens, {}x{}, top {} of {}{}", o.tokens, o.hidden, o.intermediate, o.top_k,
+                               o.experts, o.skew > 0 ? fmt::format(", skew {:.6g}", o.skew) : "");
           },
           [](const Copy& o) { return "copy " + to_text(o.bytes); },
           [](const Convolution& o) {
-            return "convolution " + join_dimensions({o.batch, o.in_channels, o.in_height, o.in_width}) + " to " +
-                   std::to_string(o.out_channels) + " kernel " + std::to_string(o.kernel) + " stride " +
-                   std::to_string(o.stride) + " padding " + std::to_string(o.padding) + std::string(suffix(o.pass));
+            return fmt::format("convolution {}x{}x{}x{} to {} kernel {} stride {} padding {}{}", o.batch, o.in_channels,
+                               o.in_height, o.in_width, o.out_channels, o.kernel, o.stride, o.padding, suffix(o.pass));
           },
           [](const UnknownOperator& o) {
-            return (o.name.empty() ? std::string("unknown") : o.name) + " " + to_text(o.flops) + ", read " +
-                   to_text(o.read) + ", written " + to_text(o.written);
+            return fmt::format("{} {}, read {}, written {}", o.name.empty() ? "unknown" : o.name, to_text(o.flops),
+                               to_text(o.read), to_text(o.written));
           },
       },
       op.kind);

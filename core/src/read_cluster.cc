@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/parallel_plan.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -160,6 +161,11 @@ Result<Cluster> read_cluster(std::string_view json, const std::string& where, co
       reader.note(fmt::format("levels/{}", i), "only the outermost level may be without \"size\"",
                   "how many units of the level below it joins");
     }
+  }
+  double gpus = 1;
+  for (const FabricLevel& level : cluster.levels) gpus *= std::max(1.0, static_cast<double>(level.size));
+  if (gpus > static_cast<double>(kMostRanks)) {
+    reader.note("levels", fmt::format("a machine of {:.3g} GPUs", gpus), fmt::format("at most {} GPUs", kMostRanks));
   }
   check_sources(root, reader);
   if (!errors.empty()) return fail(join(std::move(errors)));

@@ -29,9 +29,9 @@ bool is_neusight_device(const nlohmann::ordered_json& root);
 Gpu read_neusight_device(JsonReader& reader);
 
 Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where);
-// A GPU whose file says in "like" that it has all values of `base` but its own; null takes one away (RFC 7386).
 // The "id" of a file; empty where it has none.
 std::string id_of(const nlohmann::ordered_json& root);
+// A GPU whose file says in "like" that it has all values of `base` but its own; null takes one away (RFC 7386).
 nlohmann::ordered_json gpu_like(nlohmann::ordered_json base, nlohmann::ordered_json own);
 
 // Rejects unknown keys. Every number and quantity of a configuration names its source: notes those that "sources" does

@@ -44,6 +44,9 @@ CalibrationCurve read_curve(JsonReader& reader) {
       reader.note("steps", "an impossible step", "[microseconds, height], both positive, heights below 10");
     }
   }
+  if (curve.steps.size() > network::kMaxSteps) {
+    reader.note("steps", fmt::format("{} steps", curve.steps.size()), fmt::format("at most {}", network::kMaxSteps));
+  }
   curve.deviation = reader.number("deviation", 0, kLargestDeviation);
   // Files of earlier versions have one for all sizes.
   curve.deviation_short = reader.number("deviation_short", 0, kLargestDeviation, Presence::kOptional, curve.deviation);

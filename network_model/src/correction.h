@@ -31,7 +31,7 @@ class Correction {
   // Slopes down are flattened where they would make a longer modeled time a shorter corrected one.
   explicit Correction(const Knots& log_ratio);
 
-  // Negative heights and steps beyond kMaxSteps are left out.
+  // Heights of at most 0 and steps beyond kMaxSteps are left out.
   void add(const Step& step);
 
   // Corrected time; grows with `seconds`.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "algorithms.h"
 #include "links.h"
@@ -18,14 +19,13 @@ tl::unexpected<Error> wrong(const std::string& message, const std::string& expec
   return fail({ErrorCode::kInvalidInput, message, "", expected});
 }
 
-// Progressive filling over the flows of `active`; `rates` of the others stay untouched.
-void fill(const std::vector<double>& capacities, std::span<const SharedFlow> flows,
-          const std::vector<std::size_t>& active, std::vector<double>& rates) {
-  std::vector<double> left = capacities;
+// Progressive filling: the rate of each flow.
+std::vector<double> filled(const std::vector<double>& capacities, std::span<const SharedFlow> flows) {
+  std::vector<double> left = capacities, rates(flows.size(), 0);
   std::vector<double> demand(capacities.size(), 0);  // of all growing flows for one more byte/s each
-  std::vector<std::size_t> growing = active;
+  std::vector<std::size_t> growing(flows.size());
+  std::iota(growing.begin(), growing.end(), std::size_t{0});
   for (const std::size_t f : growing) {
-    rates[f] = 0;
     for (const LinkUse& use : flows[f].uses) demand[use.link] += use.share;
   }
   while (!growing.empty()) {
@@ -35,7 +35,7 @@ void fill(const std::vector<double>& capacities, std::span<const SharedFlow> flo
     }
     for (const std::size_t f : growing) step = std::min(step, flows[f].limit.in_base() - rates[f]);
     for (const std::size_t f : growing) rates[f] += step;
-    if (step == kInfinity) return;
+    if (step == kInfinity) break;
     for (std::size_t l = 0; l < left.size(); ++l) left[l] -= step * demand[l];
     // What is full to rounding is full: at least one flow stops in every round.
     constexpr double kFull = 1e-12;
@@ -51,9 +51,10 @@ void fill(const std::vector<double>& capacities, std::span<const SharedFlow> flo
     for (const std::size_t f : next) {
       for (const LinkUse& use : flows[f].uses) demand[use.link] += use.share;
     }
-    if (next.size() == growing.size()) return;  // rounding kept every link just below full
+    if (next.size() == growing.size()) break;  // rounding kept every link just below full
     growing = std::move(next);
   }
+  return rates;
 }
 
 Result<std::vector<double>> checked(std::span<const BytesPerSecond> capacities, std::span<const SharedFlow> flows) {
@@ -77,12 +78,8 @@ Result<std::vector<double>> checked(std::span<const BytesPerSecond> capacities, 
 Result<std::vector<BytesPerSecond>> max_min_rates(std::span<const BytesPerSecond> capacities,
                                                   std::span<const SharedFlow> flows) {
   NS_TRY(const std::vector<double> plain, checked(capacities, flows));
-  std::vector<std::size_t> active(flows.size());
-  for (std::size_t f = 0; f < flows.size(); ++f) active[f] = f;
-  std::vector<double> rates(flows.size(), 0);
-  fill(plain, flows, active, rates);
   std::vector<BytesPerSecond> result;
-  for (const double rate : rates) result.push_back(BytesPerSecond::from_base(rate));
+  for (const double rate : filled(plain, flows)) result.push_back(BytesPerSecond::from_base(rate));
   return result;
 }
 

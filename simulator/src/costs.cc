@@ -182,7 +182,7 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       std::optional<WorkItem> own;
       if (moves) own = work_of_actor(item, rank);
       const auto* op = std::get_if<Operator>(&item.work);
-      if (op != nullptr && op->dtype == DType::kFp16 && session.has_own_models()) {
+      if (op != nullptr && op->dtype == DType::kFp16 && session.made_its_models()) {
         own = item;
         own->work = clock.kernel_of(*op);
       }
@@ -197,10 +197,10 @@ Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenar
       }
       const WorkItem& asked = own ? *own : item;
       if (op != nullptr && !item.host.any()) {
-        if (const auto even = with_even_groups(asked, busiest); even && session.has_own_models()) {
+        if (const auto even = with_even_groups(asked, busiest); even && session.made_its_models()) {
           NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), network));
           forecast = clock.in_training(forecast, usual, *op);
-        } else if (session.has_own_models()) {
+        } else if (session.made_its_models()) {
           forecast = clock.in_training(forecast, *op);
         }
         for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;

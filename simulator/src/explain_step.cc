@@ -72,7 +72,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
     const Seconds without = step_time(benchmark, session).value_or(unshared);
     found.push_back({std::move(name), std::move(note), max(Seconds(), unshared - without)});
   };
-  if (session.has_own_models()) {
+  if (session.made_its_models()) {
     const TrainingClock clock = training_clock(scenario, ranks);
     const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
     add_constant("clock under load",

@@ -180,10 +180,7 @@ class LaunchWaits {
   // Sets spans_ of a run beside its own collectives, and returns what it takes.
   double run_beside_its_own(std::uint32_t row, std::uint32_t fragment) {
     if (!queue_) queue_.emplace(program_, costs_, ProgramQueue::Options());
-    const auto actor = std::find(costs_.row_of_actor.begin(), costs_.row_of_actor.end(), row);
-    NS_EXPECTS(actor != costs_.row_of_actor.end());
-    const auto number = static_cast<std::uint32_t>(actor - costs_.row_of_actor.begin());
-    spans_ = queue_->alone(number, FragmentId{fragment});
+    spans_ = queue_->alone(row, FragmentId{fragment});
     double length = 0;
     for (const NodeSpan& span : spans_) length = std::max(length, span.end);
     return length;

@@ -102,7 +102,7 @@ void hurry_kernels(Priced& priced, double efficiency) {
 
 Result<Priced> price_kernels(const Scenario& scenario, const Session& session, double kernel_efficiency) {
   NS_TRY_VOID(check_scenario(scenario));
-  if (session.has_own_models()) NS_TRY_VOID(check_format(scenario));
+  if (session.made_its_models()) NS_TRY_VOID(check_format(scenario));
   Priced priced;
   NS_TRY(priced.program, plan_program(scenario.model, scenario.plan, scenario.training, session.plans()));
   NS_TRY(priced.costs, costs_of(priced.program, scenario, session));
@@ -395,7 +395,7 @@ Result<UnfoldedStep> unfold(const Scenario& scenario, const Session& session, bo
 
 Result<std::vector<Seconds>> kernels_alone(const Scenario& scenario, const Session& session,
                                            const ExecutionGraph& graph) {
-  if (!session.has_own_models()) return std::vector<Seconds>();
+  if (!session.made_its_models()) return std::vector<Seconds>();
   const std::span<const WorkItem> works = graph.works();
   const TrainingClock clock = training_clock(scenario, graph.mesh().ranks());
   std::vector<Seconds> out(works.size());

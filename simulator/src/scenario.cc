@@ -519,6 +519,8 @@ Result<void> use_calibrations(Scenario& scenario, const References& spec) {
 Result<void> use_framework(const Framework& framework, Scenario& scenario, Given& given) {
   scenario.framework = framework.id;
   scenario.compared_with = framework.compared_with;
+  scenario.fixed_shapes = std::any_of(framework.set.begin(), framework.set.end(),
+                                      [](const auto& each) { return each.field == "host/cuda_graphs"; });
   const auto wrong = [](Error error, const std::string& where) {
     error.message = fmt::format("{}: {}", error.where, error.message);
     error.where = where;

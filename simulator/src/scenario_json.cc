@@ -103,7 +103,13 @@ void fields(Io& io, Model& model) {
   io.unless_default("warnings", model.warnings);
 }
 
-template <class Io, class Table>
+// A noun whose fields users set.
+template <class T>
+concept HasTable = requires(T& table) {
+  visit_fields([](const Field&, auto&) {}, table);
+};
+
+template <class Io, HasTable Table>
 void table_fields(Io& io, Table& table) {
   visit_fields(
       [&io](const Field& field, auto& value) {
@@ -120,19 +126,9 @@ void table_fields(Io& io, Table& table) {
       table);
 }
 
-template <class Io>
-void fields(Io& io, ParallelPlan& plan) {
-  table_fields(io, plan);
-}
-
-template <class Io>
-void fields(Io& io, Training& training) {
-  table_fields(io, training);
-}
-
-template <class Io>
-void fields(Io& io, Host& host) {
-  table_fields(io, host);
+template <class Io, HasTable Table>
+void fields(Io& io, Table& table) {
+  table_fields(io, table);
 }
 
 template <class Io>
@@ -145,21 +141,6 @@ template <class Io>
 void fields(Io& io, SlowRank& rank) {
   io("stage", rank.stage, -1);  // -1: there is none
   io("factor", rank.factor);
-}
-
-template <class Io>
-void fields(Io& io, Stragglers& stragglers) {
-  table_fields(io, stragglers);
-}
-
-template <class Io>
-void fields(Io& io, Facility& facility) {
-  table_fields(io, facility);
-}
-
-template <class Io>
-void fields(Io& io, SimulationSettings& settings) {
-  table_fields(io, settings);
 }
 
 template <class Io>
@@ -184,6 +165,7 @@ void fields(Io& io, Scenario& scenario) {
   io("training", scenario.training);
   io.optional("framework", scenario.framework);
   io.unless_default("compared_with", scenario.compared_with);
+  io.unless_default("fixed_shapes", scenario.fixed_shapes);
   io.unless_default("framework_only", scenario.framework_only);
   io.optional("host", scenario.host);
   io.optional("network", scenario.network);
@@ -396,7 +378,7 @@ void check(const Scenario& scenario, const std::string& where, std::vector<Error
   }
   double gpus = 1;
   for (std::size_t i = 0; i < levels.size(); ++i) {
-    gpus *= static_cast<double>(levels[i].size);
+    gpus *= std::max(1.0, static_cast<double>(levels[i].size));
     if (levels[i].size == 0 && i + 1 < levels.size()) {
       errors.push_back({ErrorCode::kInvalidInput, "only the outermost level may be open",
                         fmt::format("{}/cluster/levels/{}/size", where, i), "a whole number from 1"});
@@ -418,6 +400,7 @@ ordered_json scenario_json(const Scenario& scenario) {
 std::string write_scenario(const Scenario& scenario) { return dump_json(scenario_json(scenario), 2); }
 
 Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan) {
+  NS_EXPECTS(plan >= 1);
   NS_TRY(ordered_json root, parse_json(json, where));
   if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {
     if (plan > root["plans"].size()) {

@@ -280,18 +280,18 @@ class Analyzer {
     return period == nullptr ? 1 : 1 + static_cast<double>(period->copies);
   }
 
-  const Reading& alone(const StepRecord& record) {
-    auto& known = alone_[costs_.row_of_actor[record.actor]][record.what];
-    if (!known) {
-      const std::vector<NodeSpan>& spans = queue_.alone(record.actor, FragmentId{record.what});
-      known = read(program_, program_.fragments[record.what], spans, 0);
-    }
+  std::uint32_t row_of(const StepRecord& record) const { return costs_.row_of_actor[record.actor]; }
+
+  // A run of the fragment alone on a stage of the row.
+  const Reading& alone(std::uint32_t row, std::uint32_t fragment) {
+    auto& known = alone_[row][fragment];
+    if (!known) known = read(program_, program_.fragments[fragment], queue_.alone(row, FragmentId{fragment}), 0);
     return *known;
   }
 
   // Readings of open runs are made anew each time they are asked for: a run is asked for two or three times.
   Reading reading_of(const StepRecord& record) {
-    if (record.spans == kNoRecord) return alone(record);
+    if (record.spans == kNoRecord) return alone(row_of(record), record.what);
     const Fragment& fragment = program_.fragments[record.what];
     return read(program_, fragment, {history_.spans.at(record.spans), fragment.nodes.size()}, record.start);
   }
@@ -301,7 +301,7 @@ class Analyzer {
       const NodeSpan* const first = history_.spans.at(record.spans);
       return {first, first + program_.fragments[record.what].nodes.size()};
     }
-    std::vector<NodeSpan> spans = queue_.alone(record.actor, FragmentId{record.what});
+    std::vector<NodeSpan> spans = queue_.alone(row_of(record), FragmentId{record.what});
     for (NodeSpan& span : spans) span = {span.start + record.start, span.end + record.start};
     return spans;
   }
@@ -510,7 +510,7 @@ class Analyzer {
                                                   std::vector<std::int64_t>(program_.fragments.size(), 0));
     for (std::uint32_t how = at; at != kNoRecord;) {
       const StepRecord& record = history_.records[how];
-      const std::uint32_t row = costs_.row_of_actor[record.actor];
+      const std::uint32_t row = row_of(record);
       if (!is_run(record)) {
         add(row, record.what, 1, record.end - record.start);
       } else if (record.times > 0 && record.spans == kNoRecord && history_.records[at].spans == kNoRecord) {
@@ -527,7 +527,7 @@ class Analyzer {
       for (std::uint32_t fragment = 0; fragment < closed[row].size(); ++fragment) {
         const std::int64_t times = closed[row][fragment];
         if (times == 0) continue;
-        for (const auto& [work, seconds] : alone_of(row, fragment).path) {
+        for (const auto& [work, seconds] : alone(row, fragment).path) {
           add(row, work, times, static_cast<double>(times) * seconds);
         }
       }
@@ -536,16 +536,6 @@ class Analyzer {
       analysis.path.push_back(entry);
       analysis.path_length += entry.seconds;
     }
-  }
-
-  const Reading& alone_of(std::uint32_t row, std::uint32_t fragment) {
-    auto& known = alone_[row][fragment];
-    if (!known) {
-      std::uint32_t actor = 0;
-      while (costs_.row_of_actor[actor] != row) ++actor;
-      known = read(program_, program_.fragments[fragment], queue_.alone(actor, FragmentId{fragment}), 0);
-    }
-    return *known;
   }
 
   // Goes from record `at` to what it waited for. Where that lies before a folded period, and copies of the period are

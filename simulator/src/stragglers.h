@@ -6,7 +6,8 @@
 
 namespace ns_dist {
 
-// Errors: a slow stage that the pipeline does not have, speeds of another number of stages.
+// Errors: a slow stage that the pipeline does not have, speeds of another number of stages; speeds, a factor or a
+// launch cost out of range.
 Result<void> check_stragglers(const Scenario& scenario);
 
 }  // namespace ns_dist

@@ -80,10 +80,12 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
   NS_TRY(const std::int64_t ranks, rank_count(equal.plan));
   const double factor = 1 / (1 - spread * mean_of_largest(static_cast<double>(ranks)));
   if (factor == 1) return slowest;
-  for (const std::int64_t stage : {std::int64_t{0}, equal.plan.pp / 2, equal.plan.pp - 1}) {
+  // The slow rank of the user, if any, may be the slowest GPU, too.
+  const std::int64_t user = std::max<std::int64_t>(equal.stragglers.slow_stage, 0);
+  for (const std::int64_t stage : {std::int64_t{0}, equal.plan.pp / 2, equal.plan.pp - 1, user}) {
     Scenario slow = equal;
-    slow.stragglers.slow_stage = stage;
-    slow.stragglers.slow_factor = factor;
+    slow.stragglers.stage_speed.resize(static_cast<std::size_t>(slow.plan.pp), 1.0);
+    slow.stragglers.stage_speed[static_cast<std::size_t>(stage)] /= factor;
     NS_TRY(const Seconds step, step_time(slow, session));
     slowest = std::max(slowest, step);
   }
@@ -163,21 +165,6 @@ bool is_date(std::string_view text) {
   return date.ok();
 }
 
-// The id of a GPU of the catalog by its id or one of its other names; else the nearest of these, as `near`.
-struct GpuName {
-  std::string id, near;
-};
-GpuName find_gpu(const std::vector<CatalogEntry>& gpus, const std::string& name) {
-  std::vector<std::string> known;
-  for (const CatalogEntry& gpu : gpus) {
-    if (gpu.id == name || std::find(gpu.aliases.begin(), gpu.aliases.end(), name) != gpu.aliases.end())
-      return {gpu.id, ""};
-    known.push_back(gpu.id);
-    known.insert(known.end(), gpu.aliases.begin(), gpu.aliases.end());
-  }
-  return {"", nearest_name(name, known)};
-}
-
 }  // namespace
 
 Result<Prices> read_prices(std::string_view json, const std::string& where) {
@@ -202,21 +189,21 @@ Result<Prices> read_prices(std::string_view json, const std::string& where) {
   if (!root.is_object() || !root.contains("gpu_hour") || !root["gpu_hour"].is_object()) {
     wrong("there are no prices", "");
   } else {
-    const std::vector<CatalogEntry> known = Catalog::standard().list(CatalogKind::kGpu);
+    const Catalog catalog = Catalog::standard();
     for (const auto& [gpu, price] : root["gpu_hour"].items()) {
       const std::string place = "/" + pointer_step(gpu);
       if (!price.is_number() || !(price.get<double>() > 0) || price.get<double>() > 1e9) {
         wrong(fmt::format("{} is no price", json_excerpt(price)), place);
         continue;
       }
-      const GpuName name = find_gpu(known, gpu);
-      const std::string id = name.id.empty() ? gpu : name.id;
+      const auto known = catalog.gpu(gpu);
+      const std::string id = known ? known->id : gpu;
       if (!prices.gpu_hour.emplace(id, price.get<double>()).second) {
         wrong(fmt::format("the price of {} is given twice", id), place);
       }
-      if (!name.id.empty()) continue;
+      if (known) continue;
       std::string text = fmt::format("{}#/gpu_hour{}: no GPU of `ns-dist list gpus` is called so", where, place);
-      if (!name.near.empty()) text += "; " + did_you_mean(name.near);
+      if (!known.error().hint.empty()) text += "; " + known.error().hint;
       prices.unknown.emplace(gpu, std::move(text));
     }
   }

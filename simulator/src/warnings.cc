@@ -274,13 +274,7 @@ std::optional<Warning> unrecordable_graphs(const Scenario& scenario, const WorkT
   const CudaGraphs& graphs = scenario.host.cuda_graphs;
   bool reads = false;
   for (std::size_t i = 0; i < works.size(); ++i) reads |= works[i].after_read;
-  if (!reads || !(graphs.step || graphs.records(LayerModule::kMoe))) return std::nullopt;
-  // Of a compiler that sets it, shapes are known beforehand (XLA).
-  const auto framework = Catalog::standard().framework(scenario.framework);
-  if (framework && std::any_of(framework->set.begin(), framework->set.end(),
-                               [](const auto& each) { return each.field == "host/cuda_graphs"; })) {
-    return std::nullopt;
-  }
+  if (!reads || scenario.fixed_shapes || !(graphs.step || graphs.records(LayerModule::kMoe))) return std::nullopt;
   return Warning{"partial_graphs",
                  fmt::format("host/cuda_graphs={} cannot be recorded: the host reads how many tokens each expert gets. "
                              "Record parts, host/cuda_graphs={}, or pad experts with a plan/expert_capacity above 0",

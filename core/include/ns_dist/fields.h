@@ -147,7 +147,8 @@ std::string field_text(const std::optional<T>& value) {
   return value ? field_text(*value) : "";
 }
 
-// A whole number: digits and nothing else ("8", not "8x", "1e3", "+8" or "8.0"). Errors have no place and no hint.
+// A whole number: digits, and a minus before them where it is negative ("8", not "8x", "1e3", "+8" or "8.0"). Errors
+// have no place and no hint.
 Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least, std::int64_t most);
 // Whether it is one, of any size.
 bool is_whole_number(std::string_view text);

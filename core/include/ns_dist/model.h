@@ -219,8 +219,9 @@ struct LayerKind {
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
 
-// `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, but for what only
-// the other layers have, and nothing is published of it. Errors: it has fewer layers.
+// `model` with its first layers alone, as models are shortened to fit on few GPUs: all else stays, but for
+// experts and further prediction layers where no layer has experts any more, and nothing is published of it. Errors: it
+// has fewer layers.
 Result<Model> first_layers(Model model, std::int64_t layers);
 
 // The heads of layers with a window, or of the others.

@@ -327,8 +327,7 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   const auto expected = [&](network::Transport transport, const network::Choice& choice) {
     return network::corrected_time(call, {}, transport, choice, reference.base[static_cast<std::size_t>(transport)]);
   };
-  constexpr double kShort = 1 << 20;
-  bool by_switch = reference.has_switch && call.bytes >= kShort;
+  bool by_switch = reference.has_switch && call.bytes >= network::kLongMessage;
   if (machine.base) {
     for (const network::Transport transport : network::kTransports) {
       reference.base[static_cast<std::size_t>(transport)] = machine.base->find(call, transport);

@@ -231,6 +231,7 @@ struct Scenario {
   std::string framework;      // whose defaults the plan and the host have
   std::string compared_with;  // measured steps of this framework; empty: there are none, and the interval is wider
   NamedFields named;
+  bool fixed_shapes = false;  // the framework sets host/cuda_graphs: its compiler knows all shapes before (XLA)
   std::vector<FieldLimit> framework_only;  // what search and advice propose of fields that it has not in full
   Host host;
   NetworkSettings network;

@@ -40,7 +40,8 @@ class Session {
   const NetworkCost& network(Precision precision) const {
     return precision == Precision::kFp32 ? *idle_network_ : *busy_network_;
   }
-  bool has_own_models() const { return own_compute_ != nullptr; }  // those of `make`
+  // Whether the models are those of `make`, not the caller's own.
+  bool made_its_models() const { return own_compute_ != nullptr; }
   PlanCache& plans() const { return plans_; }
   CallOrders& orders() const { return *orders_; }
 

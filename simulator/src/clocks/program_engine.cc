@@ -687,16 +687,10 @@ void ProgramQueue::Engine::snapshot(double now) {
   taken.time = now;
   taken.state = actors_[0].open;
   taken.state.kernels = flows_.kernels(0);
-  std::uint32_t running = kNone;
-  bool one = true;
-  for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) {
-    taken.state.rate[stream] = flows_.rate(stream);
-    if (taken.state.running[stream] == kNone) continue;
-    one = running == kNone;
-    running = taken.state.running[stream];
-  }
-  if (running == kNone || !one || measured_->spans[running].start != now) return;
-  measured_->starts[running] = static_cast<std::uint32_t>(measured_->snapshots.size() - 1);
+  for (std::uint32_t stream = 0; stream < kFragmentStreams; ++stream) taken.state.rate[stream] = flows_.rate(stream);
+  const std::uint32_t node = only_running(taken.state);
+  if (node == kNone || measured_->spans[node].start != now) return;
+  measured_->starts[node] = static_cast<std::uint32_t>(measured_->snapshots.size() - 1);
 }
 
 std::uint32_t ProgramQueue::Engine::record(std::uint32_t a, std::uint32_t lane, std::uint32_t what,

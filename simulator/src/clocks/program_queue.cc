@@ -37,8 +37,7 @@ std::optional<double> ProgramQueue::run() {
 
 const StepHistory& ProgramQueue::history() const { return history_; }
 
-const std::vector<NodeSpan>& ProgramQueue::alone(std::uint32_t actor, FragmentId fragment) {
-  const std::uint32_t row = costs_.row_of_actor[actor];
+const std::vector<NodeSpan>& ProgramQueue::alone(std::uint32_t row, FragmentId fragment) {
   return Engine(*this, 1).measured(row, index(fragment), {})->spans;
 }
 

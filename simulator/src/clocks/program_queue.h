@@ -88,8 +88,8 @@ class ProgramQueue {
   // The step in seconds; nothing when it takes more events than Options::most_events.
   std::optional<double> run();
   const StepHistory& history() const;
-  // Spans of a fragment's nodes when it runs alone on the stage of `actor`, from its start.
-  const std::vector<NodeSpan>& alone(std::uint32_t actor, FragmentId fragment);
+  // Spans of a fragment's nodes when it runs alone on a stage of this row of costs, from its start.
+  const std::vector<NodeSpan>& alone(std::uint32_t row, FragmentId fragment);
 
  private:
   class Engine;

@@ -378,6 +378,21 @@ TEST_F(ClusterFileTest, MembersThatMeanNothingAreRefused) {
               AllOf(HasSubstr("fabric.json#/uneven_mesh"), HasSubstr("only with nvlink or xgmi")));
 }
 
+// Three levels of which each is allowed: their product does not fit into 64 bits.
+TEST_F(ClusterFileTest, AMachineHasAsManyGpusAsAPlanHasRanksAtMost) {
+  const auto levels = [](const std::string& size, const std::string& torus) {
+    return R"({"fabric": "nvlink4-nvswitch", "size": )" + size + R"(}, {"fabric": "ib-ndr", "torus": ")" + torus +
+           "\"}";
+  };
+  EXPECT_TRUE(read(levels("8", "100x100x100")));
+  EXPECT_THAT(to_text(read(levels("2097152", "2097152x2097152")).error()),
+              HasSubstr("mine.json#/levels: a machine of 9.22e+18 GPUs; expected at most 10000000 GPUs"));
+  EXPECT_THAT(to_text(read(R"({"fabric": "nvlink4-nvswitch", "size": 8388608}, {"fabric": "nvlink4-nvswitch",
+                              "size": 8388608}, {"fabric": "ib-ndr"})")
+                          .error()),
+              HasSubstr("mine.json#/levels: a machine of 7.04e+13 GPUs"));
+}
+
 TEST_F(ClusterFileTest, FilesThatItNamesLieBesideIt) {
   fabric(R"("kind": "infiniband", "bandwidth": "40 GB/s", "latency": "2.7 us")").value();
   const std::string nvlink = R"({"fabric": "nvlink4-nvswitch", "size": 8}, )";

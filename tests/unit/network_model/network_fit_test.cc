@@ -392,6 +392,9 @@ TEST(NetworkFit, JsonComesBackTheSame) {
   calibration.source = "a \"quoted\" source";
   calibration.curves[0].cluster = "dgx-a100";
   calibration.curves[0].integer = true;
+  calibration.curves[0].steps.assign(13, {20 * us, 0.25});
+  EXPECT_THAT(to_text(read_network_calibration(to_json(calibration), "test").error()),
+              ::testing::HasSubstr("13 steps; expected at most 12"));
   calibration.curves[0].steps = {{20 * us, 0.25}};
   const std::string text = to_json(calibration);
   const auto read = read_network_calibration(text, "memory");

@@ -1058,6 +1058,12 @@ TEST(Simulate, GraphsOfExpertsNeedKnownSizes) {
   EXPECT_FALSE(warned("megatron-core", 1, "on"));
   EXPECT_FALSE(warned("megatron-core", 1, "attn,moe"));
   EXPECT_FALSE(warned("jax", 0, "on"));
+  const std::string own = ::testing::TempDir() + "ns-dist-own-jax.json";
+  std::string text = read_text(NS_DIST_SOURCE_DIR "/configs/frameworks/jax.json");
+  text.replace(text.find("\"jax\""), 5, "\"own-jax\"");
+  std::ofstream(own) << text;
+  EXPECT_FALSE(warned(own.c_str(), 0, "on")) << "whatever it is called";
+  std::filesystem::remove(own);
 }
 
 // The messages of these warnings, joined.

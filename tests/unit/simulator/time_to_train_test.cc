@@ -300,6 +300,12 @@ TEST(TimeToTrain, UnequalGpusWaitForTheSlowest) {
   const auto time = time_to_train(answer, 1e12, {}, step);
   EXPECT_DOUBLE_EQ(time->without_failures / units::s, time->steps * (step / units::s));
   EXPECT_NEAR(time->high / time->total, answer.step_high / answer.step, 1e-12);
+  // A slow rank of the user's own stays as slow.
+  scenario = answer.scenario;
+  scenario.stragglers.slow_stage = 1, scenario.stragglers.slow_factor = 1.5;
+  Scenario without = scenario;
+  without.constants.deviation = 0;
+  EXPECT_GT(*step_of_unequal_gpus(scenario, 0.02), simulate(without)->step);
   for (const double wrong : {-0.01, 0.11}) EXPECT_FALSE(step_of_unequal_gpus(answer.scenario, wrong).has_value());
 }
 
@@ -326,6 +332,8 @@ TEST(Prices, AreStrict) {
   const auto prices = read_prices(R"({"currency": "USD", "date": "2026-01-01", "gpu_hour": {"h100": 2.5}})", "p.json");
   ASSERT_TRUE(prices.has_value());
   EXPECT_EQ(prices->gpu_hour.at("h100-sxm-80gb"), 2.5) << "by any of its names";
+  EXPECT_EQ(read_prices(R"({"currency": "USD", "gpu_hour": {"H100": 2.5}})", "p.json")->gpu_hour.at("h100-sxm-80gb"),
+            2.5);
   EXPECT_TRUE(prices->unknown.empty());
   EXPECT_EQ(prices->date, "2026-01-01");
   for (const char* bad :

@@ -4,76 +4,73 @@
 //   ...
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <string_view>
 #include <type_traits>
 
+#include "ns_dist/fields.h"
 #include "ns_dist/operator.h"
 
 namespace ns_dist {
 
-template <class Kind, class Op>
-concept EitherConst = std::same_as<std::remove_const_t<Kind>, Op>;
-
-template <EitherConst<Gemm> Kind, class Visit>
+template <OrConst<Gemm> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("batch", o.batch), v("m", o.m), v("n", o.n), v("k", o.k), v("layout", o.layout), v("epilogue", o.epilogue);
   v("scaling", o.scaling), v("quantizes", o.quantizes);
 }
-template <EitherConst<Attention> Kind, class Visit>
+template <OrConst<Attention> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("batch", o.batch), v("heads", o.heads), v("kv_heads", o.kv_heads), v("query_length", o.query_length);
   v("key_length", o.key_length), v("head_dim", o.head_dim), v("value_dim", o.value_dim), v("causal", o.causal);
   v("window", o.window), v("pass", o.pass), v("library", o.library), v("deterministic", o.deterministic);
   v("scaling", o.scaling), v("in_a_row", o.in_a_row);
 }
-template <EitherConst<Softmax> Kind, class Visit>
+template <OrConst<Softmax> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
 }
-template <EitherConst<Normalization> Kind, class Visit>
+template <OrConst<Normalization> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("kind", o.kind), v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
 }
-template <EitherConst<Elementwise> Kind, class Visit>
+template <OrConst<Elementwise> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("name", o.name), v("elements", o.elements), v("inputs", o.inputs), v("outputs", o.outputs);
   v("flops_per_element", o.flops_per_element), v("by_element", o.by_element);
 }
-template <EitherConst<Embedding> Kind, class Visit>
+template <OrConst<Embedding> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("tokens", o.tokens), v("hidden", o.hidden), v("vocabulary", o.vocabulary), v("pass", o.pass);
 }
-template <EitherConst<CrossEntropy> Kind, class Visit>
+template <OrConst<CrossEntropy> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("rows", o.rows), v("columns", o.columns), v("pass", o.pass), v("library", o.library);
 }
-template <EitherConst<OptimizerStep> Kind, class Visit>
+template <OrConst<OptimizerStep> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("parameters", o.parameters);
 }
-template <EitherConst<GroupedGemm> Kind, class Visit>
+template <OrConst<GroupedGemm> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("experts", o.experts), v("rows", o.rows), v("n", o.n), v("k", o.k), v("layout", o.layout);
   v("epilogue", o.epilogue), v("one_kernel", o.one_kernel), v("scaling", o.scaling);
 }
-template <EitherConst<MixtureOfExperts> Kind, class Visit>
+template <OrConst<MixtureOfExperts> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("tokens", o.tokens), v("hidden", o.hidden), v("intermediate", o.intermediate), v("experts", o.experts);
   v("top_k", o.top_k), v("skew", o.skew);
 }
-template <EitherConst<Copy> Kind, class Visit>
+template <OrConst<Copy> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("bytes", o.bytes);
 }
-template <EitherConst<Convolution> Kind, class Visit>
+template <OrConst<Convolution> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("batch", o.batch), v("in_channels", o.in_channels), v("in_height", o.in_height), v("in_width", o.in_width);
   v("out_channels", o.out_channels), v("kernel", o.kernel), v("stride", o.stride), v("padding", o.padding);
   v("pass", o.pass);
 }
-template <EitherConst<UnknownOperator> Kind, class Visit>
+template <OrConst<UnknownOperator> Kind, class Visit>
 constexpr void list_members(Kind& o, Visit&& v) {
   v("name", o.name), v("flops", o.flops), v("read", o.read), v("written", o.written);
 }

@@ -11,7 +11,8 @@ namespace ns_dist {
 // "\x1b": what a terminal would obey.
 std::string printable(std::string_view text);
 
-// The bytes of the UTF-8 character at the beginning of `text`; 0 where there is none (RFC 3629, section 4).
+// The bytes of the UTF-8 character at the beginning of `text`; 0 where the text begins with none (RFC 3629, section 4).
+// Contract: `text` is not empty.
 std::size_t utf8_length(std::string_view text);
 
 // In single quotes where a POSIX shell would read it otherwise.

@@ -92,8 +92,9 @@ class Unpacker {
   std::string_view rest_;
 };
 
-// By i below `count`: work(i), which any thread of any member does. `stop`, where there is a team: on return, whether a
-// member was told to stop early. Every result is there in every member; those of members that stopped may be T{}.
+// By i below `count`: work(i), which any thread of any member does. `stop`: where it becomes true, the work ends early.
+// `stopped`: on return, whether it did, here or in another member. Every result is there in every member; those of
+// members that stopped may be T{}.
 template <class T, class Work>
 std::vector<T> shared_work(std::size_t count, unsigned threads, Team* team, const std::atomic<bool>* stop,
                            bool& stopped, const Work& work) {
