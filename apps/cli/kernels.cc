@@ -70,8 +70,8 @@ Result<int> answer(const KernelsRequest& request) {
 std::string operators_text() {
   constexpr std::size_t kNames = 42;
   std::string text =
-      "Operators and the columns of their dimensions; [ ]: may be left out. Attention and normalization of a table\n"
-      "without a column library or backend are those of inference frameworks: serving\n";
+      "Operators and the columns of their dimensions; [ ]: may be left out. Forward attention and normalization of\n"
+      "a table without a column library or backend are those of inference frameworks: serving\n";
   for (const OperatorForm& form : operator_forms()) {
     const std::string names = fmt::format("{}{}{}", form.family, form.aliases.empty() ? "" : " ", form.aliases);
     const bool short_names = names.size() <= kNames;

@@ -85,7 +85,8 @@ Result<SuiteReport> check_kernels(const KernelSuiteOptions& options, const GpuOf
     error.code = ErrorCode::kNotFound;
     error.message = "no measured kernels";
     error.where = options.data.string();
-    error.expected = "kernels/*.csv.gz or kernels_training/*.csv.gz in it";
+    error.expected =
+        "kernels/*.csv.gz, kernels_training/*.csv.gz or our own measurements (products_burst.csv, ...) in it";
     return fail(error);
   }
   report.rows += report.mistakes.size();

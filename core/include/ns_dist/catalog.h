@@ -1,4 +1,5 @@
-// The library of GPUs, fabrics, clusters and models: configs/, compiled in, and files of the user's own.
+// The catalog of GPUs, fabrics, clusters, models, frameworks and published runs: configs/, compiled in, and files of
+// the user's own.
 //
 // A reference is an id, an alias or a path to a JSON file. Ids are looked for in $NS_DIST_PATH, then in
 // <prefix>/share/ns_dist beside the executable, then in the copy compiled in. Reading is strict: an unknown key or

@@ -12,8 +12,8 @@ namespace ns_dist {
 class ComputeCost {
  public:
   virtual ~ComputeCost() = default;
-  // The time of one operator alone on the GPU. Errors: an invalid operator, or a number format that this GPU does not
-  // have.
+  // The time of one operator on the GPU, in the model's mode: alone (burst) or back to back (sustained). Errors: an
+  // invalid operator, or a number format that this GPU does not have.
   virtual Result<Forecast> forecast(const Operator& op) const = 0;
   // The same forecast with the steps that led to it. Errors: as forecast.
   virtual Result<Explanation> explain(const Operator& op) const = 0;

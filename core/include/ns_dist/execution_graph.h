@@ -92,7 +92,7 @@ struct HostLaunches {
 };
 
 struct WorkItem {
-  std::string name;  // "attention.qkv", "mlp.fc1.wgrad", "tp.all_gather"
+  std::string name;  // "attention.qkv", "mlp.fc1.wgrad", "attention.all_gather"
   Category category = Category::kForward;
   std::variant<Operator, Collective, Message> work;  // a collective's group is that of the stage's representative
   HostWork host{};                                   // of an operator without work on the GPU

@@ -21,7 +21,7 @@ struct Forecast {
   Bound bound = Bound::kCompute;
   double utilization = 1;
   std::int64_t waves = 0;        // kernels: waves of tiles over the SMs; 0 where it does not apply
-  std::string_view tile = "";    // kernels: "128x256x64"; a string with static lifetime
+  std::string_view tile = "";    // kernels: "256x128", "128 queries"; a string with static lifetime
   std::string_view method = "";  // source of the number, as `explain` prints it; a string with static lifetime
   bool extrapolated = false;     // the input is outside the range on which the method was fitted
   Watts power;                   // kernels: mean board power while it runs again and again; zero where unknown

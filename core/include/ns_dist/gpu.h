@@ -1,4 +1,5 @@
-// A GPU as its data sheet describes it. Every field comes from configs/gpus/<id>.json, with its source there.
+// A GPU as its data sheet describes it. Fields come from configs/gpus/<id>.json, with their sources there, except
+// flop_energy.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +54,10 @@ struct Gpu {
   int process_nm = 0;              // name of the process node, nm
   int sm_count = 0;                // streaming multiprocessors, or compute units
   Hertz base_clock, boost_clock;
-  RateTable tensor, vector;  // dense peaks at the boost clock; zero where the format is missing
-  std::string memory_type;   // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
+  // Dense peaks; zero where the format is missing. vector: at the boost clock; tensor: at the vendor's clock (Hopper:
+  // 1830 MHz).
+  RateTable tensor, vector;
+  std::string memory_type;  // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
   Bytes memory;
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache, shared_memory_per_sm, registers_per_sm;

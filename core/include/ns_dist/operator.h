@@ -35,7 +35,8 @@ inline constexpr std::array<std::string_view, 5> kEnumeratorNames<Epilogue> = {"
                                                                                "accumulate_fp32", "accumulate"};
 
 // How fp8 operands are scaled: one factor a tensor (found and applied by a kernel of its own before the product), or
-// one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). Other formats are not scaled.
+// one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). fp4 always has one factor for 16 elements
+// (scale_bytes). fp16 and wider formats are not scaled.
 enum class Scaling { kTensor, kBlock };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Scaling> = {"tensor", "block"};

@@ -168,7 +168,8 @@ struct ParallelPlan {
   std::string order = "tp-cp-ep-dp-pp";  // which ranks are neighbors: dimensions, innermost first (rank_order)
   std::int64_t etp = 0;                  // tensor-parallel ranks of an expert; 0: as many as tp
   ContextExchange cp_comm = ContextExchange::kRing;
-  std::int64_t cp_inner = 0;  // of a2a+p2p: ranks that exchange heads; 0: as many as divide the key-value heads
+  // Of a2a+p2p: ranks that exchange heads; 0: as many as lie in a node and divide the key-value heads.
+  std::int64_t cp_inner = 0;
   ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
   Imbalance expert_imbalance = {};  // tokens of the busiest of the ranks that share a layer's experts, over the mean
   CapacityFactor expert_capacity = {};  // rows of each expert, padded, over its even share; 0: as many as are routed

@@ -150,8 +150,9 @@ struct Report {
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // of a GPU
   // Of the dense peak for the training's number format. mfu, hfu: attention scores in full, as Narayanan et al. 2021
-  // (arXiv 2104.04473) count them; mfu_causal, hfu_causal: half of them, as FlashAttention (Dao 2023, arXiv 2307.08691,
-  // s. 4.1) and since March 2025 Megatron-LM do (training.py, num_floating_point_operations).
+  // (arXiv 2104.04473) count them; mfu_causal, hfu_causal: without the scores that the mask hides (StepFlops::causal).
+  // FlashAttention (Dao 2023, arXiv 2307.08691, s. 4.1) and since March 2025 Megatron-LM (training.py,
+  // num_floating_point_operations) count half of all.
   double mfu = 0, hfu = 0, mfu_causal = 0, hfu_causal = 0;
   std::optional<Energy> energy;  // where the GPU's board power is known
   MemoryBudget memory;

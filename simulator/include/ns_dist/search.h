@@ -6,9 +6,9 @@
 //   result.answers.front().report.step / units::s
 //
 // A plan is timed exactly as `simulate` times it. Plans are left out without being timed where they do not fit into
-// memory, or where a lower bound of their step is above the best step: first the passes of all microbatches divided by
-// the number of stages, then those of each stage behind the first microbatch's way to it, then the step without
-// sharing.
+// memory, or where a lower bound of their step is more than SearchOptions::within above the best step: first the passes
+// of all microbatches divided by the number of stages, then those of each stage behind the first microbatch's way to
+// it, then the step without sharing.
 #pragma once
 
 #include <atomic>
@@ -108,7 +108,8 @@ struct SearchAnswer {
   std::vector<Assignment> assignments;  // the least that repeats it, with what the request fixed
   StepDifference behind;                // the first answer
   Seconds network;                      // what collectives and messages of the busiest stage take alone, hidden or not
-  int kinds = 0;                        // kinds of parallelism: degrees above 1, and model chunks
+  // Kinds of parallelism: degrees above 1, model chunks, a split backward pass, recomputation.
+  int kinds = 0;
   std::optional<Seconds> unequal_step;  // of unequal GPUs (time_to_train.h), where somebody asked for it
 };
 

@@ -1,7 +1,7 @@
 // Processes that share the work of a search, on one machine or on several.
 //
-// All members do the same in the same order, and only what `shared` is given is divided among them: so each knows every
-// result, and none has to tell the others what to do next.
+// All members do the same in the same order, and only the numbers that `next` hands out are divided among them: so each
+// knows every result, and none has to tell the others what to do next.
 #pragma once
 
 #include <cstddef>

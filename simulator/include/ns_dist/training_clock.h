@@ -48,8 +48,9 @@ struct TrainingConstants {
 // on A100 have none of it. It never takes away what a higher clock, more SMs or more power give. 1 where no rate or
 // power is known.
 double training_slowdown(const Gpu& gpu, double exponent = TrainingConstants().exponent);
-// Whether steps were published of GPUs of this kind: NVIDIA's with HBM, of a known architecture. Of others the slowdown
-// is a guess: it may be none, or as much again as on the GPU of which most steps were published.
+// Whether the slowdown is known for this kind of GPU: NVIDIA's with HBM, of a known architecture. The published steps
+// on an RTX 4090 were not used. Of others the slowdown is a guess: it may be none, or as much again as on the GPU of
+// which most steps were published.
 bool knows_training_clock(const Gpu& gpu);
 
 // The mean of the largest of n numbers of the standard normal distribution. 1: 0; 16,384: 3.97.

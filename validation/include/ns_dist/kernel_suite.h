@@ -3,6 +3,8 @@
 // Reads a folder laid out as
 //   kernels/*.csv[.gz]              single kernels, see kernel_table.h; latency_ms is measured
 //   kernels_training/*.csv[.gz]     kernels of training
+//   products_burst.csv, products_sustained.csv, streams.csv, eager.csv, fp32_burst.csv
+//                                   our own measurements, in the folder itself
 // If a file is missing, its section is left out.
 #pragma once
 
