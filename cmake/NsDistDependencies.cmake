@@ -8,7 +8,7 @@ macro(ns_dist_prefer_static switch library)
   endif()
 endmacro()
 
-# tl::expected is the only third-party name in public headers. The rest stays inside the rooms that use it.
+# tl::expected is the only third-party name in public headers. The rest stays inside the modules that use it.
 find_package(tl-expected 1.0 REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)

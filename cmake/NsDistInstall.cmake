@@ -3,8 +3,8 @@ include(GNUInstallDirs)
 
 # Libraries, public headers, the tool, the catalog and a package for find_package(ns_dist).
 function(ns_dist_install)
-  get_property(rooms GLOBAL PROPERTY NS_DIST_ROOMS)
-  list(TRANSFORM rooms PREPEND ns_dist_ OUTPUT_VARIABLE targets)
+  get_property(modules GLOBAL PROPERTY NS_DIST_MODULES)
+  list(TRANSFORM modules PREPEND ns_dist_ OUTPUT_VARIABLE targets)
   set(package ${CMAKE_INSTALL_LIBDIR}/cmake/ns_dist)
   install(TARGETS ${targets} ns_dist_ns_dist EXPORT ns_dist FILE_SET HEADERS)
   if(TARGET ns-dist)

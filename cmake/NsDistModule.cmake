@@ -1,11 +1,11 @@
-# ns_dist_module(<room> [DEPS <room>...] [PRIVATE_LIBS <target>...] [PROTO <file>...])
+# ns_dist_module(<module> [DEPS <module>...] [PRIVATE_LIBS <target>...] [PROTO <file>...])
 #
-# Makes one room of the house: the static library ns_dist_<room>, alias ns_dist::<room>. Its public headers have an
-# include root of their own, and only the rooms named in DEPS are linked: any other include does not compile.
-# PRIVATE_LIBS are seen by the room's sources alone. Those that are headers only do not even reach an installed package.
-function(ns_dist_module room)
+# Makes one module: the static library ns_dist_<module>, alias ns_dist::<module>. Its public headers have an include root
+# of their own, and only the modules named in DEPS are linked: any other include does not compile. PRIVATE_LIBS are seen
+# by the module's sources alone. Those that are headers only do not even reach an installed package.
+function(ns_dist_module module)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;PRIVATE_LIBS;PROTO")
-  set(target ns_dist_${room})
+  set(target ns_dist_${module})
   file(GLOB headers CONFIGURE_DEPENDS include/ns_dist/*.h)
   file(GLOB sources CONFIGURE_DEPENDS src/*.cc src/*/*.cc)
   add_library(${target} STATIC ${sources})
@@ -14,9 +14,9 @@ function(ns_dist_module room)
   set_source_files_properties(${rows} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
   target_include_directories(${target} PRIVATE src)
-  # Headers that the house shares with itself: internal/ns_dist/internal/ of this room and of those in DEPS. They are
-  # seen while those are built, and are neither installed nor passed on.
-  foreach(owner IN ITEMS ${room} ${arg_DEPS})
+  # Headers that modules share: internal/ns_dist/internal/ of this module and of those in DEPS. They are seen while those
+  # are built, and are neither installed nor passed on.
+  foreach(owner IN ITEMS ${module} ${arg_DEPS})
     if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${owner}/internal)
       target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/${owner}/internal)
     endif()
@@ -30,12 +30,12 @@ function(ns_dist_module room)
     ns_dist_proto(${target} ${arg_PROTO})
   endif()
 
-  add_library(ns_dist::${room} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${room})
-  set_property(GLOBAL APPEND PROPERTY NS_DIST_ROOMS ${room})
+  add_library(ns_dist::${module} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${module})
+  set_property(GLOBAL APPEND PROPERTY NS_DIST_MODULES ${module})
 endfunction()
 
-# ns_dist_executable(<name> [DEPS <room>...] [PRIVATE_LIBS <target>...]): a door of the house, from the .cc files here.
+# ns_dist_executable(<name> [DEPS <module>...] [PRIVATE_LIBS <target>...]): a program, from the .cc files here.
 function(ns_dist_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPS;PRIVATE_LIBS")
   file(GLOB sources CONFIGURE_DEPENDS *.cc src/*.cc src/*/*.cc)
@@ -105,10 +105,10 @@ function(ns_dist_proto target)
   target_include_directories(${target} SYSTEM PRIVATE ${out})
 endfunction()
 
-# ns_dist::ns_dist: every room at once.
+# ns_dist::ns_dist: every module at once.
 function(ns_dist_umbrella)
-  get_property(rooms GLOBAL PROPERTY NS_DIST_ROOMS)
-  list(TRANSFORM rooms PREPEND ns_dist:: OUTPUT_VARIABLE targets)
+  get_property(modules GLOBAL PROPERTY NS_DIST_MODULES)
+  list(TRANSFORM modules PREPEND ns_dist:: OUTPUT_VARIABLE targets)
   add_library(ns_dist_ns_dist INTERFACE)
   add_library(ns_dist::ns_dist ALIAS ns_dist_ns_dist)
   set_target_properties(ns_dist_ns_dist PROPERTIES EXPORT_NAME ns_dist)

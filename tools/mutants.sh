@@ -1,5 +1,5 @@
 #!/bin/sh
-# Do the tests notice a formula that is wrong? Breaks each formula below once, builds the tests of its room, runs them
+# Do the tests notice a formula that is wrong? Breaks each formula below once, builds the tests of its module, runs them
 # and prints who noticed. Property tests are asked where no unit test did. Golden files are not asked: they only say
 # that something changed.
 #

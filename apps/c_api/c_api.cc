@@ -1,4 +1,4 @@
-// The C door: what is thrown ends here, and so do our types.
+// The C library: what is thrown ends here, and so do our types.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@
 namespace ns_dist {
 namespace {
 
-using namespace chakra;  // this room's own
+using namespace chakra;  // this module's own
 
 constexpr std::array<std::string_view, 6> kBeside = {"comm_groups.json",   "network.yml", "system.json",
                                                      "remote_memory.json", "README.md",   kManifest};

@@ -8,7 +8,7 @@
 namespace ns_dist {
 namespace {
 
-using namespace chakra;  // this room's own
+using namespace chakra;  // this module's own
 
 Result<void> read_frames(FrameReader& frames, const std::function<Result<void>(TraceNode&&)>& visit) {
   const google::protobuf::LogSilencer silent;  // protobuf prints what it cannot parse; we return it

@@ -18,7 +18,7 @@
 namespace ns_dist {
 namespace {
 
-using namespace chakra;  // this room's own
+using namespace chakra;  // this module's own
 
 // Ids of communicator groups, given out in the order in which they are first asked for, from 1.
 class GroupIds {

@@ -228,7 +228,7 @@ ProgramQueue::Options queue_options(const Scenario& scenario) {
   return options;
 }
 
-// The last door before a report: nothing infinite leaves.
+// The last check before a report: nothing infinite leaves.
 Result<void> check_finite(const Prediction& prediction) {
   const double step = prediction.step / units::s, memory = prediction.memory.peak() / units::B;
   if (std::isfinite(step) && step > 0 && std::isfinite(memory)) return {};

@@ -1,4 +1,4 @@
-// Does the C door say what the C++ libraries say, and does every mistake come back as a text?
+// Does the C library say what the C++ libraries say, and does every mistake come back as a text?
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 cmake_minimum_required(VERSION 3.25)
-# Tries every public header of the house in ROOM: those of the rooms in ALLOWED must be found, those of others must not.
-# The same for the headers in <room>/internal/, which no public header may include.
+# Tries every public header in MODULE: those of the modules in ALLOWED must be found, those of others must not. The same
+# for the headers in <module>/internal/, which no public header may include.
 include(${CMAKE_CURRENT_LIST_DIR}/compile.cmake)
 
 set(allowed "")
@@ -32,20 +32,20 @@ foreach(header IN LISTS internal)
 endforeach()
 string(APPEND allowed "${found_internal}")
 
-set(file ${OUTPUT}/${ROOM}_includes.cc)
+set(file ${OUTPUT}/${MODULE}_includes.cc)
 file(WRITE ${file} "${allowed}")
 compile(${file})
 if(failed)
-  message(FATAL_ERROR "What ${ROOM} may include does not compile:\n${output}")
+  message(FATAL_ERROR "What ${MODULE} may include does not compile:\n${output}")
 endif()
 foreach(name IN LISTS foreign)
   file(WRITE ${file} "#include \"ns_dist/${name}\"\n")
   compile(${file})
   if(NOT failed)
-    message(FATAL_ERROR "${ROOM} can include ns_dist/${name}, which it must not know.")
+    message(FATAL_ERROR "${MODULE} can include ns_dist/${name}, which it must not know.")
   elseif(NOT output MATCHES "ns_dist/${name}: No such file|'ns_dist/${name}' file not found")
-    message(FATAL_ERROR "ns_dist/${name} in ${ROOM} fails for another reason:\n${output}")
+    message(FATAL_ERROR "ns_dist/${name} in ${MODULE} fails for another reason:\n${output}")
   endif()
 endforeach()
 list(LENGTH foreign count)
-message(STATUS "${ROOM}: ${count} headers out of reach")
+message(STATUS "${MODULE}: ${count} headers out of reach")

@@ -4,7 +4,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/consume.cmake)
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 
-# What the rooms use inside must not be asked of the one who links them.
+# What the modules use inside must not be asked of the one who links them.
 set(inside "")
 foreach(package Boost CLI11 Eigen3 nlohmann_json)
   list(APPEND inside -D CMAKE_DISABLE_FIND_PACKAGE_${package}=ON)

@@ -121,7 +121,7 @@ struct ExportOptions {
   std::string prefix = "trace";
   TraceEncoding encoding = TraceEncoding::kRoofline;
   // Kernels carry two attributes of ours: ns_dist_op, their operator (operator_text.h), and ns_dist_pass, their
-  // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the room's README).
+  // category. Waits for the host (WorkItem::launches) carry what `annotate` computes them from (the module's README).
   // Without, waits alone have ns_dist_op.
   bool operators = true;
   // By WorkId: what readers of the traces forecast a kernel with this operator to take on the GPU of the step; zero
@@ -202,8 +202,8 @@ class ExportFolder {
 //
 // The feeder has one slot a rank for collectives and sends together, where GPUs have several streams. So all of a
 // rank's collectives and sends are put into one order, by the start that `timeline` gives them, and chained by control
-// dependencies: every rank follows one global order of the step, which therefore ends (proof in the room's README). The
-// chain costs overlap between collectives, never correctness.
+// dependencies: every rank follows one global order of the step, which therefore ends (proof in the module's README).
+// The chain costs overlap between collectives, never correctness.
 //
 // Collectives of one rank and messages from a stage to itself are left out, and their dependencies bridged.
 //

@@ -1,4 +1,4 @@
-// Models for the tests of this room, by their shape alone.
+// Models for the tests of this module, by their shape alone.
 #pragma once
 
 #include "ns_dist/model.h"

@@ -1,5 +1,5 @@
 // Strict reading of JSON: every mistake of a file is noted with file and JSON pointer, and reading goes on, so that
-// all of them are reported at once. For the rooms of this house while it is built; never installed.
+// all of them are reported at once. For all modules while they are built; never installed.
 //
 //   NS_TRY(const nlohmann::ordered_json root, parse_json(text, "gpu.json"));
 //   JsonReader reader(root, "gpu.json", errors);

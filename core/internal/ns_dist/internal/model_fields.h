@@ -1,5 +1,5 @@
-// The properties of a model, once for files, reports and whoever writes them. For the rooms of this house while it is
-// built; never installed.
+// The properties of a model, once for files, reports and whoever writes them. For all modules while they are built;
+// never installed.
 #pragma once
 
 #include "ns_dist/internal/json_reader.h"
