@@ -140,7 +140,7 @@ void visit_fields(Visitor&& visit, T& names) {
          .default_text = "the machine's own, for each GPU"},
         names.nics_per_node);
   visit({.name = "machine/intra_bandwidth",
-         .help = "of a GPU, one direction, as in \"450 GB/s\"; over PCIe as GPUs reach it of each other",
+         .help = "of a GPU, one direction, as in \"450 GB/s\"; over PCIe: the rate that GPUs reach to each other",
          .values = "RATE",
          .default_text = "of the fabric, times the ports of a GPU"},
         names.intra_bandwidth);

@@ -634,8 +634,8 @@ void visit_fields(Visitor&& visit, T& training) {
          .most = kMostOfTraining},
         training.sequence);
   visit({.name = "training/document_tokens",
-         .help = "tokens of a document, where several are packed into a sequence and attention stays inside each; of "
-                 "unequal ones, the sum of squares / the sum; 0: one document",
+         .help = "tokens of a document, where several are packed into a sequence and attention stays inside each; "
+                 "unequal documents: sum of squared lengths / sum of lengths; 0: one document",
          .default_text = "0",
          .least = 0,
          .most = kMostOfTraining,
