@@ -146,7 +146,7 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
       fmt::format("what they leave unexplained in published steps of {}", all.interval.situation));
   if (all.interval.clock_above > 0) {
     add("interval, clock", both(all.interval.clock_below, all.interval.clock_above),
-        "under load: no published step ran on such a GPU");
+        "under load: the slowdown is not known for such a GPU");
   }
   constexpr std::size_t kMost = 20;
   const std::vector<Hotspot> shown = shown_hotspots(all.critical_path, kMost);

@@ -24,12 +24,15 @@ namespace {
 constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardGradients = 0.03,
                  kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02,
                  kWholeExperts = 0.02, kDoubleCp = 0.04, kContextAcrossNodes = 0.05, kSchedule = 0.04, kOffload = 0.5,
-                 kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01;
+                 kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01, kDoubleDp = 0.01;
 
 // How many plans that fit are compared by the clock without sharing, and how many of these by the clock of the step.
 constexpr std::size_t kMostFitting = 128;
 constexpr std::ptrdiff_t kMostTimed = 3;
 constexpr std::int64_t kMostReplicas = 64;  // times as many
+// A plan that fits with nothing to spare is proposed where others take this much longer; more GPUs, where the optimizer
+// on the host takes this much more of their time.
+constexpr double kMuchFaster = 1.5;
 
 struct Remedy {
   ParallelPlan plan;
@@ -66,7 +69,8 @@ std::vector<Remedy> varied(const std::vector<Remedy>& candidates, int most, Chan
 }
 
 // Plans that change this one by doubling tp, cp, pp or ep, and by whole experts. Data-parallel replicas are given up
-// for the other degrees: as many as leave no GPU idle, or fewer.
+// for the other degrees: as many as leave no GPU idle, or fewer. Or there are more of them, among which the optimizer,
+// the weights or the experts are divided.
 std::vector<Remedy> other_degrees(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -91,6 +95,11 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
       each.plan.dp = plan.dp / times;
       divided.push_back(each);
     }
+    for (std::int64_t times = 2; growth * times <= kMostReplicas; times *= 2) {
+      each.plan.dp = plan.dp * times;
+      each.cost += kDoubleDp;
+      divided.push_back(each);
+    }
   }
   all = std::move(divided);
   all = varied(all, scenario.model.moe ? doublings(plan.ep, scenario.model.moe->experts) : 0,
@@ -109,7 +118,7 @@ std::vector<Remedy> other_degrees(const Scenario& scenario) {
 
 // What any degrees may have: fused attention, a loss that does not store its logits, frozen weights in 4 bits, a
 // smaller microbatch, more recomputation, 1F1B, which keeps few microbatches, the optimizer or the weights shared among
-// more replicas, the optimizer on the host, and under ZeRO-3 more replicas.
+// more replicas, and the optimizer on the host.
 std::vector<Remedy> savings_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<Remedy> all = {{plan, scenario.training, 0}};
@@ -174,12 +183,10 @@ std::vector<Remedy> savings_for(const Scenario& scenario) {
                  each.cost += kShard * steps;
                });
   const bool may_offload = plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining && !muon;
-  all = varied(all, may_offload ? 1 : 0, [](Remedy& each, int) {
+  return varied(all, may_offload ? 1 : 0, [](Remedy& each, int) {
     each.plan.offload_optimizer = {1};
     each.cost += kOffload;
   });
-  const bool shared = plan.zero == ZeroStage::kParameters && plan.shard == 0;
-  return varied(all, shared ? doublings(1, kMostReplicas) : 0, [](Remedy& each, int steps) { each.plan.dp <<= steps; });
 }
 
 // Whether weights are not shared in a pipeline, unless they were, and no rank has a part of the logits that are never
@@ -190,12 +197,12 @@ bool go_together(const Scenario& scenario, const Remedy& degrees, const Remedy& 
          degrees.plan.pp == 1;
 }
 
-Remedy together(const Scenario& scenario, const Remedy& degrees, const Remedy& saving) {
+Remedy together(const Remedy& degrees, const Remedy& saving) {
   Remedy both = saving;
   ParallelPlan& plan = both.plan;
   plan.tp = degrees.plan.tp, plan.pp = degrees.plan.pp, plan.cp = degrees.plan.cp, plan.ep = degrees.plan.ep;
-  plan.etp = degrees.plan.etp, plan.sequence_parallel = degrees.plan.sequence_parallel;
-  plan.dp = degrees.plan.dp * (saving.plan.dp / scenario.plan.dp);
+  plan.etp = degrees.plan.etp, plan.dp = degrees.plan.dp;
+  plan.sequence_parallel = degrees.plan.sequence_parallel;
   both.cost += degrees.cost;
   return both;
 }
@@ -212,30 +219,12 @@ Scenario changed_to(const Scenario& from, const Remedy& candidate, const Cluster
 }  // namespace
 
 std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
-  // The optimizer stays on the GPUs where any plan on those that there are fits. A plan that has all GPUs of its
-  // machine moves it to the host before it asks for more of them.
-  enum class Try { kAsItIs, kOffload, kMoreGpus };
-  using Group = std::pair<Try, std::int64_t>;  // and ranks
-  struct Candidate {
-    double cost;
-    std::uint32_t degrees, saving;
-  };
-  std::map<Group, std::vector<Candidate>> groups;
   const std::int64_t gpus = scenario.cluster.gpu_count();
   const bool fills = rank_count(scenario.plan).value_or(0) >= gpus;
   const std::vector<Remedy> degrees = other_degrees(scenario), savings = savings_for(scenario);
-  for (std::uint32_t d = 0; d < degrees.size(); ++d) {
-    for (std::uint32_t s = 0; s < savings.size(); ++s) {
-      if (!go_together(scenario, degrees[d], savings[s])) continue;
-      ParallelPlan sized = degrees[d].plan;
-      sized.dp *= savings[s].plan.dp / scenario.plan.dp;
-      const auto ranks = rank_count(sized);
-      if (!ranks) continue;
-      const bool offloads = savings[s].plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;
-      if (offloads && (*ranks > gpus || !fills)) continue;
-      const Try turn = offloads ? Try::kOffload : *ranks > gpus ? Try::kMoreGpus : Try::kAsItIs;
-      groups[{turn, *ranks}].push_back({degrees[d].cost + savings[s].cost, d, s});
-    }
+  std::map<std::int64_t, std::vector<const Remedy*>> by_ranks;
+  for (const Remedy& each : degrees) {
+    if (const auto ranks = rank_count(each.plan)) by_ranks[*ranks].push_back(&each);
   }
 
   struct Fitting {
@@ -245,21 +234,41 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     std::int64_t ranks = 0;
     Seconds step;
   };
-  std::vector<Fitting> fitting;
+  const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
   Sessions others;  // of other machines than the scenario's
   const auto step_of = [&](const Scenario& changed) -> Result<Seconds> {
     if (session.serves(changed)) return step_time(changed, session);
     NS_TRY(const std::shared_ptr<const Session> other, others.of(changed));
     return step_time(changed, *other);
   };
-  // On the fewest GPUs: plans that fit with fragmentation, too; where there are none, those whose tensors fit.
+  const auto fastest = [&](std::vector<Fitting>& all) -> std::optional<Fitting> {
+    std::stable_sort(all.begin(), all.end(), faster);
+    if (std::ssize(all) > kMostTimed) all.erase(all.begin() + kMostTimed, all.end());
+    for (Fitting& each : all)
+      each.step = step_of(changed_to(scenario, each.candidate, each.machine)).value_or(each.step);
+    const auto best = std::min_element(all.begin(), all.end(), faster);
+    return best == all.end() ? std::nullopt : std::optional(std::move(*best));
+  };
+  // The fastest plan of so many ranks that fits with fragmentation; where there is none, or where it is much slower,
+  // the fastest one whose tensors fit.
   Scenario other_plan = scenario;
-  for (auto group = groups.begin(); group != groups.end() && fitting.empty(); ++group) {
-    std::vector<Candidate>& order = group->second;
+  const auto best_of = [&](std::int64_t ranks, bool offloads) -> std::optional<Fitting> {
+    struct Pair {
+      double cost;
+      const Remedy *degrees, *saving;
+    };
+    std::vector<Pair> order;
+    for (const Remedy* degree : by_ranks[ranks]) {
+      for (const Remedy& saving : savings) {
+        const bool moves = saving.plan.offload_optimizer.value > scenario.plan.offload_optimizer.value;
+        if (moves == offloads && go_together(scenario, *degree, saving))
+          order.push_back({degree->cost + saving.cost, degree, &saving});
+      }
+    }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
-    std::vector<Fitting> tight;
+    std::vector<Fitting> fitting, tight;
     for (auto next = order.begin(); next != order.end() && fitting.size() < kMostFitting; ++next) {
-      const Remedy candidate = together(scenario, degrees[next->degrees], savings[next->saving]);
+      const Remedy candidate = together(*next->degrees, *next->saving);
       other_plan.plan = candidate.plan;
       other_plan.training = candidate.training;
       if (!framework_has(scenario, other_plan)) continue;
@@ -267,24 +276,31 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
       const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
       if (!memory || !memory->fits(scenario.cluster.gpu.memory)) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;
-      if (!fits && (!fitting.empty() || tight.size() == kMostFitting)) continue;
+      if (!fits && tight.size() == kMostFitting) continue;
       const auto machine = machine_for(scenario, candidate.plan);
       if (!machine) continue;
       const auto step = step_of(without_sharing(changed_to(scenario, candidate, *machine)));
-      if (step) {
-        (fits ? fitting : tight)
-            .push_back({candidate, *machine, memory->peak(), memory->device(), group->first.second, *step});
-      }
+      if (step)
+        (fits ? fitting : tight).push_back({candidate, *machine, memory->peak(), memory->device(), ranks, *step});
     }
-    if (fitting.empty()) fitting = std::move(tight);
+    std::optional<Fitting> best = fastest(fitting), other = fastest(tight);
+    return !best || (other && kMuchFaster * other->step < best->step) ? other : best;
+  };
+  const auto on_fewest = [&](bool more, bool offloads) -> std::optional<Fitting> {
+    for (const auto& [ranks, all] : by_ranks) {
+      if ((ranks > gpus) != more) continue;
+      if (auto best = best_of(ranks, offloads)) return best;
+    }
+    return std::nullopt;
+  };
+  std::optional<Fitting> best = on_fewest(false, false);
+  if (!best) {
+    if (fills) best = on_fewest(false, true);
+    std::optional<Fitting> larger = on_fewest(true, false);
+    const auto spent = [](const Fitting& each) { return static_cast<double>(each.ranks) * each.step; };
+    if (!best || (larger && kMuchFaster * spent(*larger) < spent(*best))) best = std::move(larger);
   }
-  const auto faster = [](const Fitting& a, const Fitting& b) { return a.step < b.step; };
-  std::stable_sort(fitting.begin(), fitting.end(), faster);
-  if (std::ssize(fitting) > kMostTimed) fitting.erase(fitting.begin() + kMostTimed, fitting.end());
-  for (Fitting& each : fitting)
-    each.step = step_of(changed_to(scenario, each.candidate, each.machine)).value_or(each.step);
-  const auto best = std::min_element(fitting.begin(), fitting.end(), faster);
-  if (best == fitting.end()) return std::nullopt;
+  if (!best) return std::nullopt;
   if (best->candidate.plan.recompute == Recompute::kFull && scenario.plan.recompute != Recompute::kFull) {
     const Scenario whole = changed_to(scenario, best->candidate, best->machine);
     const auto fewer = recomputing_fewer_layers(whole, scenario, session);

@@ -313,6 +313,27 @@ Result<void> size_nodes(References& spec, const Catalog& catalog, const Scenario
   return {};
 }
 
+// Where the plan has as many ranks as machine/gpus, or replicas that make as many: the machine follows from the ranks,
+// so that its groups lie in nodes as they fit there.
+Result<void> follow_gpus(ParallelPlan& plan, bool dp_is_given, References& spec, const Catalog& catalog) {
+  if (spec.nodes || spec.gpus_per_node) return {};
+  ParallelPlan filled = plan;
+  if (!dp_is_given) {
+    filled.dp = 1;
+    NS_TRY(const std::int64_t each, rank_count(filled));
+    filled.dp = std::max<std::int64_t>(1, *spec.gpus / each);
+  }
+  NS_TRY(const std::int64_t ranks, rank_count(filled));
+  if (ranks != *spec.gpus) return {};
+  NS_TRY(const Cluster cluster, find_cluster(spec, catalog, nullptr, ranks));
+  const std::int64_t node = std::max<std::int64_t>(1, cluster.gpus_per_node());
+  if (gpus_of(cluster) > 0 || ranks <= node) return {};
+  NS_TRY_VOID(gpus_of_each_node(node, ranks).map([](auto) {}));
+  plan.dp = filled.dp;
+  spec.gpus.reset();
+  return {};
+}
+
 std::string machine_text(const Cluster& cluster) {
   const std::int64_t node = cluster.gpus_per_node();
   const std::int64_t gpus = cluster.gpu_count();
@@ -726,6 +747,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   }
   if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
 
+  if (spec.gpus && base == nullptr) NS_TRY_VOID(follow_gpus(scenario.plan, given.contains("plan/dp"), spec, catalog));
   NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
   if (spec.gpus) NS_TRY_VOID(size_nodes(spec, catalog, base, ranks));
   NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));

@@ -331,9 +331,13 @@ void add_places(const Scenario& scenario, std::int64_t ranks, std::vector<Warnin
   const auto across = [&](const char* code, const char* what, const char* field, std::int64_t degree,
                           std::int64_t reached) {
     if (ranks <= node || node % reached == 0) return;
-    const std::string why = reached == degree ? fmt::format("does not fit into nodes of {} GPUs", node)
-                                              : fmt::format("reaches over {} ranks in plan/order={}, nodes have {}",
-                                                            reached, plan.order, node);
+    const std::int64_t whole = node / reached * reached;
+    const std::string why =
+        reached != degree
+            ? fmt::format("reaches over {} ranks in plan/order={}, nodes have {}", reached, plan.order, node)
+        : whole == 0 ? fmt::format("does not fit into nodes of {} GPUs", node)
+                     : fmt::format("does not divide nodes of {} GPUs; machine/gpus_per_node={} would hold whole groups",
+                                   node, whole);
     found.push_back({code, fmt::format("{} crosses nodes: {}={} {}", what, field, degree, why)});
   };
   across("tp_across_nodes", "tensor parallelism", "plan/tp", plan.tp, reach.tensor);

@@ -751,7 +751,7 @@ TEST(SearchCommand, SensitivityIsSorted) {
 
 TEST(SearchCommand, AnInterruptPrintsTheBestSoFar) {
   const CommandResult result =
-      run_command("timeout --preserve-status -s INT 1 ns-dist search --gpu a100 --gpus 1024 --json");
+      run_command("timeout --preserve-status -s INT 2 ns-dist search --model deepseek-v3 --gpus 2048 --json");
   ASSERT_EQ(result.code, 0) << result.err;
   const json found = json::parse(result.out);
   EXPECT_TRUE(found["interrupted"]);

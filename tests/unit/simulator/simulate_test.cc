@@ -683,6 +683,7 @@ TEST(Simulate, ARemedyGivesUpReplicasForDegrees) {
   scenario.model.ffn = 65536;
   scenario.cluster.gpu.memory = 6.8 * GiB;
   scenario.plan.dp = 8;
+  scenario.framework_only = {{"plan/zero", {"0", "1"}}};
   const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
   ASSERT_TRUE(report.remedy);
   std::int64_t replicas = 8, divided = 1;
@@ -692,6 +693,24 @@ TEST(Simulate, ARemedyGivesUpReplicasForDegrees) {
   }
   EXPECT_GE(divided, 2);
   EXPECT_EQ(replicas * divided, 8);
+}
+
+// Experts of 235 billion parameters on four GPUs: more replicas divide them, rather than tensor parallelism each
+// expert. A plan that fits with nothing to spare is proposed, since others take twice as long.
+TEST(Simulate, ARemedySpreadsExpertsOverMoreReplicas) {
+  ScenarioSpec spec;
+  spec.set("model", "qwen3-235b-a22b").set("machine/gpu", "b300").set("plan/dp", 4).set("plan/ep", 4);
+  spec.set("training/micro_batch", 2).set("training/global_batch", 64).set("training/dtype", "mxfp8");
+  const auto report = simulate(*resolve(spec.set("plan/recompute", "selective:moe"), Catalog::built_in()));
+  ASSERT_TRUE(report && report->remedy);
+  const auto set = [&](std::string_view field) {
+    const auto found = std::ranges::find(report->remedy->set, field, &Assignment::field);
+    return found == report->remedy->set.end() ? std::string() : found->text;
+  };
+  EXPECT_EQ(set("plan/dp"), "16");
+  EXPECT_EQ(set("plan/ep"), "8");
+  EXPECT_EQ(set("plan/tp"), "");
+  EXPECT_LT(report->remedy->step / report->step, 0.5);
 }
 
 // Where replicas share the weights and the framework divides nothing else, more replicas are the way.
@@ -1101,6 +1120,21 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
   EXPECT_EQ(warned("megatron-core", "selective", "attn"), "");
   EXPECT_EQ(warned("torchtitan", "none", "attn"), "torchtitan has no host/cuda_graphs=attn");
   EXPECT_EQ(warned("torchtitan", "none", "on"), "");
+}
+
+// A group that a node does not hold, and one that it would hold if fewer of its GPUs were used.
+TEST(Simulate, WarnsOfExpertsAcrossNodes) {
+  const auto warned = [](std::int64_t ep, std::int64_t nodes, std::int64_t each) {
+    ScenarioSpec spec;
+    spec.set("model", "kimi-k2").set("machine/gpu", "gb300").set("plan/ep", ep).set("training/layers", 2);
+    spec.set("machine/nodes", nodes).set("machine/gpus_per_node", each).set("training/global_batch", nodes * each);
+    return told_of("ep_across_nodes", spec);
+  };
+  EXPECT_EQ(warned(24, 3, 72), "");
+  EXPECT_EQ(warned(24, 3, 64),
+            "expert parallelism crosses nodes: plan/ep=24 does not divide nodes of 64 GPUs; machine/gpus_per_node=48 "
+            "would hold whole groups");
+  EXPECT_EQ(warned(96, 3, 64), "expert parallelism crosses nodes: plan/ep=96 does not fit into nodes of 64 GPUs");
 }
 
 // Adapters under a framework that nobody named: others train them. Whoever names one knows.
