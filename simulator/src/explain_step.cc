@@ -84,9 +84,9 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
                  {&TrainingConstants::deviation}, 0);
     if (scenario.model.moe) {
       add_constant("experts",
-                   fmt::format("their products take {} as with even groups{}", as_long(clock.experts),
+                   fmt::format("their products take {} as in a benchmark of even groups{}", as_long(clock.experts),
                                imbalance > 1 ? ", or what the busiest rank's take" : ""),
-                   {experts_constant(scenario.plan)}, 1);
+                   {&TrainingConstants::experts, &TrainingConstants::experts_alone}, 1);
     }
   }
   if (scenario.model.moe && imbalance > 1) {

@@ -43,8 +43,9 @@ LaunchTimes launches_of(const Host& host, const Fragment& fragment, const WorkTa
   for (std::size_t n = first; n < end; ++n) {
     const bool recorded = is_recorded(host, fragment, works, n);
     if (recorded && n > first && is_recorded(host, fragment, works, n - 1)) continue;
-    add(1, host.launch());
-    const auto* op = std::get_if<Operator>(&works[index(fragment.nodes[n].work)].work);
+    const WorkItem& item = works[index(fragment.nodes[n].work)];
+    add(1, item.category == Category::kOptimizer ? host.launch_of_optimizer() : host.launch());
+    const auto* op = std::get_if<Operator>(&item.work);
     const auto* grouped = op != nullptr ? std::get_if<GroupedGemm>(&op->kind) : nullptr;
     if (grouped != nullptr && !grouped->one_kernel && !recorded) {
       add(static_cast<double>(grouped->experts - 1), host.expert_launch_cost);

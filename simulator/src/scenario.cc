@@ -796,13 +796,14 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
   TrainingConstants constants = scenario.constants;
-  constants.experts = constants.*experts_constant(scenario.plan);
+  constants.experts = experts_factor(constants, scenario.plan);
   const double calibrated = scenario.kernel_calibration ? calibrated_share(*scenario.kernel_calibration) : 0;
   return TrainingClock(scenario.cluster.gpu, calibrated, ranks, constants);
 }
 
-double TrainingConstants::*experts_constant(const ParallelPlan& plan) {
-  return plan.ep == 1 ? &TrainingConstants::experts_alone : &TrainingConstants::experts;
+double experts_factor(const TrainingConstants& constants, const ParallelPlan& plan) {
+  const double share = std::min(1.0, std::log2(static_cast<double>(plan.ep)) / 2);
+  return constants.experts_alone + share * (constants.experts - constants.experts_alone);
 }
 
 }  // namespace ns_dist

@@ -394,8 +394,11 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   // transformer_config.py, refuses both).
   const bool delayed = delays_scaling(plan, scenario.training.precision);
   if (!delayed) modules |= set_of(RecomputeModule::kNorm);
+  const ModuleSet activation = model.moe && !delayed ? set_of(RecomputeModule::kMoeActivation) : 0;
+  // The up-projections of latent attention are products, the others stream memory: both with and without them.
+  if (model.mla && (modules | activation) != 0) add(modules | activation);
   if (model.mla) modules |= set_of(RecomputeModule::kLatentUpProjection);
-  const ModuleSet cheap = model.moe && !delayed ? modules | set_of(RecomputeModule::kMoeActivation) : modules;
+  const ModuleSet cheap = modules | activation;
   if (cheap != 0 && all.back().modules != cheap) add(cheap);
   add(modules | set_of(model.moe ? RecomputeModule::kMoe : RecomputeModule::kMlp));
   all.push_back({Recompute::kFull});

@@ -27,6 +27,9 @@ class OneFragment {
     const OperatorKind kind = experts > 0 ? OperatorKind(GroupedGemm{experts, experts, 1, 1}) : OperatorKind(Copy{});
     return add({"kernel", Category::kForward, Operator{kind, DType::kBf16}, {}, after_read}, time);
   }
+  OneFragment& of_optimizer(Seconds time) {
+    return add({"optimizer", Category::kOptimizer, Operator{Copy{}, DType::kBf16}}, time);
+  }
   // A kernel of a module of the layer, for which its host takes time at the launch alone.
   OneFragment& part(LayerModule module, std::int64_t experts = 0, bool after_read = false) {
     kernel({}, experts, after_read);
@@ -97,6 +100,17 @@ TEST(HostWaits, TheGpuWaitsForWhatKernelsDoNotHide) {
   EXPECT_EQ(OneFragment().kernel(10 * us).kernel(100 * us).wait(kHost), 0);
   EXPECT_NEAR(OneFragment().kernel(10 * us, 8).wait(kHost), 50 + 7 * 10 - 10, 1e-9);
   EXPECT_EQ(OneFragment().kernel(10 * us).wait({.cuda_graphs = {.step = true}}), 0);
+}
+
+// One operation of PyTorch each, 20 us, whatever a framework's modules take; and no more than a launch.
+TEST(HostWaits, TheOptimizerIsLaunchedWithoutModules) {
+  const auto wait = [](const Host& host) {
+    return OneFragment().of_optimizer(1 * us).of_optimizer(1 * us).of_optimizer(1 * us).wait(host);
+  };
+  EXPECT_NEAR(wait({.launch_cost = 105 * us}), 60 - 3, 1e-9);
+  EXPECT_NEAR(wait({.launch_cost = 5 * us}), 15 - 3, 1e-9);
+  EXPECT_NEAR(wait({.launch_cost = 105 * us, .blocking_launches = true}), 60 * kBlockingLaunch, 1e-9);
+  EXPECT_NEAR(wait(Host{.launch_cost = 105 * us}.with_launches(2)), 120 - 3, 1e-9);
 }
 
 // 300 us of kernels hide no launch behind the read: 50 + 3 x 10 us are launched beside 20 us of kernels. Where kernels
