@@ -100,8 +100,7 @@ const ReferenceGpu& LearnedModel::reference_of(Predictor predictor, const Predic
 
 double LearnedModel::ratio_by_physics(const Operator& op, const Operator& measured, const Query& query) const {
   const LazyReference& reference = references_[static_cast<std::size_t>(query.predictor)];
-  // In the mode in which `measured` was: in a burst L2 holds its operands, and more bandwidth saves less.
-  const AnalyticModel& physics = query.only_bursts ? bursts_ : analytic_;
+  const AnalyticModel& physics = physics_of(query);
   // Within the bounds of the scaling, as the estimate of `measured` is: otherwise a larger L2, which makes `measured`
   // faster by physics and not by measurements, makes `op` slower.
   const auto seconds = [&](const Operator& one) {
@@ -148,7 +147,12 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   const auto* attention = std::get_if<Attention>(&op.kind);
   // From one kernel to another one; the source of the forecast stays the first one's.
   const auto derive = [&](const Operator& like, double work, std::string_view how) {
-    const double ratio = ratio_by_physics(like, measured, query);
+    double ratio = ratio_by_physics(like, measured, query);
+    if (std::holds_alternative<GroupedGemm>(like.kind) && ratio > 1) {
+      // Few rows for each expert: weights bound the experts, not products, and what was learned of the product holds
+      // for the product's share of the time. Otherwise more rows would take less time.
+      ratio *= std::pow(physics_of(query).seconds(measured) / estimate->seconds, 1 - 1 / ratio);
+    }
     scale(*estimate, ratio, work);
     if (steps.on()) steps.add("derived", ratio, how);
   };

@@ -47,6 +47,9 @@ class LearnedModel {
   bool measured_alone(const Operator& op) const { return on_tensor_units(op) && op.dtype != DType::kFp32; }
   const PredictorWeights* weights_of(Predictor predictor) const;
   const ReferenceGpu& reference_of(Predictor predictor, const PredictorWeights& weights) const;
+  // In the mode in which the query's kernels were measured: in a burst L2 holds operands, and more bandwidth saves
+  // less.
+  const AnalyticModel& physics_of(const Query& query) const { return query.only_bursts ? bursts_ : analytic_; }
   // How much longer `op` takes than `measured`, from which the query's estimate is, by physics.
   double ratio_by_physics(const Operator& op, const Operator& measured, const Query& query) const;
   std::optional<Estimate> estimate(const Operator& op, const Query& query, Steps& steps) const;

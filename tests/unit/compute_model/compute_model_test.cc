@@ -372,6 +372,21 @@ TEST(ComputeModel, ABatchTakesAsLongAsItsProducts) {
 // GPT-2's 50,257 logits: seven times as long as 50,304 on an H100. Measured there: 13.5, 10.2 and 9.3 ms.
 // Causal rows were measured with paged keys and values, as inference serves them; those without a mask with plain ones,
 // as training has both.
+// Few rows for each expert: the weights' traffic bounds them, whatever the product of all rows would take. (500 us for
+// 512 rows on A100 between 684 us for 256 and 612 us for 1,024.)
+TEST(ComputeModel, MoreRowsOfExpertsTakeNoLessTime) {
+  for (const char* id : {"a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "h20", "mi300x"}) {
+    const auto model = model_of(*Catalog::built_in().gpu(id));
+    double longest = 0;
+    for (std::int64_t rows = 16; rows <= 65536; rows *= 2) {
+      const double time =
+          milliseconds(*model, {GroupedGemm{.experts = 16, .rows = rows, .n = 4096, .k = 7168}, DType::kBf16});
+      EXPECT_GT(time / longest, 0.9) << id << ": " << rows;
+      longest = std::max(longest, time);
+    }
+  }
+}
+
 // A larger L2 holds the product with all rows from which a batch's time is derived: that makes the batch no slower.
 TEST(ComputeModel, ALargerL2MakesNoBatchSlower) {
   for (const char* id : {"l40s", "rtx-4090", "h100-sxm-80gb", "a100-sxm-80gb"}) {
