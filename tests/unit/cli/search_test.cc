@@ -501,7 +501,7 @@ TEST(SearchCommand, TellsWhichCostsAreNoHigherWithinTheInterval) {
 TEST(SearchCommand, FewerGpusOfARackMayBeFaster) {
   const std::string page = run_command(
                                "ns-dist search --model deepseek-v3 --gpu gb200 --gpus 576 --global-batch 9216 --dtype "
-                               "mxfp8 --cp 1 --tp 1 --micro-batch 1 --pp 8 --schedule 1f1b --ep 32,64")
+                               "mxfp8 --cp 1 --tp 1 --micro-batch 1 --pp 8 --schedule 1f1b --ep 4,64")
                                .out;
   EXPECT_THAT(page, HasSubstr("fewer GPUs are faster: --gpus 512, "));
 }
