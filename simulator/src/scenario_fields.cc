@@ -204,10 +204,16 @@ Result<void> check_values(const ScenarioSpec& spec) {
 std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named) {
   std::string flags;
   bool overlaps = false;
-  const bool each_its_own = std::any_of(assignments.begin(), assignments.end(), [&](const Assignment& assignment) {
+  // One of them alone: the list would repeat what the framework sets. Where the user wrote the list, it is the list.
+  std::size_t changed_overlaps = 0;
+  bool each_its_own = false;
+  for (const Assignment& assignment : assignments) {
     const FieldDescription* description = find_field(assignment.field);
-    return description != nullptr && !overlap_name(*description).empty() && named.names.contains(assignment.field);
-  });
+    if (description == nullptr || overlap_name(*description).empty()) continue;
+    ++changed_overlaps;
+    each_its_own |= named.names.contains(assignment.field);
+  }
+  each_its_own |= changed_overlaps == 1 && !named.names.contains(kOverlap);
   for (const Assignment& assignment : assignments) {
     const FieldDescription* description = find_field(assignment.field);
     const std::string flag = description != nullptr ? description->flag : assignment.field;

@@ -170,19 +170,22 @@ TEST(Fields, DifferencesAreWhatMakesOnePlanTheOther) {
   to.recompute = Recompute::kFull;
   to.overlap_p2p = true;
   const std::vector<Assignment> changes = differences(from, to);
-  EXPECT_EQ(to_flags(changes, from), "--tp 8 --recompute full --overlap p2p");
-  EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_grad_reduce", "on"}}, to), "--overlap grad-reduce,p2p");
-  EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_p2p", "off"}}, to), "--overlap none");
+  EXPECT_EQ(to_flags(changes, from), "--tp 8 --recompute full --overlap-p2p on");
+  EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_p2p", "off"}}, to), "--overlap-p2p off");
+  const std::vector<Assignment> two = {{"plan/overlap_grad_reduce", "on"}, {"plan/overlap_tp", "on"}};
+  EXPECT_EQ(to_flags(two, to), "--overlap grad-reduce,p2p,tp") << "p2p stays";
   for (const Assignment& change : changes) ASSERT_TRUE(assign_field(from, change).value());
   EXPECT_EQ(from, to);
 }
 
-// A flag of its own holds against --overlap: what was named so is changed by its own flag.
+// A flag of its own holds against --overlap: what was named so is changed by its own flag. A list that was named is
+// replaced.
 TEST(Fields, AnOverlapThatWasNamedHasItsOwnFlag) {
   const ParallelPlan plan;
   const std::vector<Assignment> changes = {{"plan/overlap_p2p", "on"}, {"plan/tp", "8"}, {"plan/overlap_tp", "on"}};
   EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_grad_reduce"}}), "--tp 8 --overlap p2p,tp");
   EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_p2p"}}), "--overlap-p2p on --tp 8 --overlap-tp on");
+  EXPECT_EQ(to_flags(std::span(changes).first(1), plan, {{"plan/overlap"}}), "--overlap p2p");
 }
 
 TEST(Fields, OneThatStandsForOthersIsSpelledOut) {
