@@ -15,7 +15,7 @@ std::string report_json(Report report);
 // "671 B parameters, 37.6 B of them for each token"; `predictions`: layers that predict further tokens are trained.
 std::string parameters_text(const Model& model, bool predictions);
 std::string work_text(const Report& report);          // "GPT-3 175B on 1,024 x NVIDIA H100 SXM5 80GB"
-std::string cluster_text(const Cluster& cluster);     // "NVIDIA DGX H100: 8 x NVLink 4, 128 x InfiniBand NDR"
+std::string cluster_text(const Cluster& cluster);     // "NVIDIA DGX H100: 8 GPUs by NVLink 4, 128 nodes by ..."
 std::string degrees_text(const ParallelPlan& plan);   // "tp 8, pp 16, dp 8"
 std::string batch_text(const Training& training);     // "global batch 1,536 of 2,048 tokens, micro-batch 1, bf16"
 std::string settings_text(const ParallelPlan& plan);  // "1f1b schedule, ZeRO 1, no recomputation, ..."

@@ -14,8 +14,8 @@ class MpiTeam : public Team {
   virtual void leave(int code) = 0;
 };
 
-// Nothing where this process is alone. From then on only member 0 prints: standard output and error of the others are
-// closed. Errors: several processes were started together by a program that was built without MPI.
+// Nothing where this process is alone. From then on only member 0 prints: standard output and error of the others go
+// to /dev/null. Errors: several processes were started together by a program that was built without MPI.
 Result<std::unique_ptr<MpiTeam>> team_of_mpi();
 
 // Whether every member is ready; without a team, `ready`. All members ask at the same point.

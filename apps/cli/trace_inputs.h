@@ -20,7 +20,7 @@ Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path
 // What to do where traces name groups and no file of groups was read; empty: nothing.
 std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProblem>& problems);
 
-// ASTRA-Sim's network yml and system json. Errors: those of read_file and read_astra_system.
+// ASTRA-Sim's network yml and system json. Errors: those of read_text and read_astra_system.
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json);
 // How it says that kernels are timed; without a network.
 ReplayOptions rules_of(const AstraSystem& system);

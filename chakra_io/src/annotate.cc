@@ -27,8 +27,6 @@ namespace {
 
 using namespace chakra;
 
-constexpr double kLongestNs = 1e18;
-
 // ---- What is known of a kernel ----
 
 struct Kernel {
@@ -51,8 +49,6 @@ struct Wait {
   HostWait host;
   std::vector<double> recorded_ns, now_ns;  // of what it launched
 };
-
-bool is_time(double ns) { return ns >= 0 && ns < kLongestNs; }
 
 bool waits_for_launches(const Operator& op) {
   const auto* unknown = std::get_if<UnknownOperator>(&op.kind);
@@ -175,7 +171,7 @@ class Annotation {
     kernel.recorded_ns = static_cast<double>(node.duration_micros) * 1000;
     kernel.spec = text_at(node, "ns_dist_op");
     kernel.factors = factors_at(node);
-    if (const auto as = number_at(node, "ns_dist_as"); as && *as >= 0 && *as < kLongestNs) {
+    if (const auto as = number_at(node, "ns_dist_as"); as && is_time(*as)) {
       kernel.as = static_cast<std::uint64_t>(*as);
     }
     kernel.lane = stream_at(node).value_or(0);
@@ -185,7 +181,7 @@ class Annotation {
       kernel.bytes = number_at(node, "tensor_size").value_or(0);
     }
     if (const auto exact = number_at(node, "ns_dist_duration_ns")) {
-      kernel.recorded_ns = *exact >= 0 && *exact < kLongestNs ? *exact : 0;
+      kernel.recorded_ns = is_time(*exact) ? *exact : 0;
       kernel.roofline = work_is_time(node);
     }
     kernel.symbols = symbolic_node(node);

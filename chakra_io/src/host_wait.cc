@@ -8,8 +8,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr double kLongestNs = 1e18;
-
 template <class List>
 List list_at(const TraceNode& node, std::string_view name) {
   const TraceValue* value = node.attribute(name);
@@ -60,8 +58,8 @@ std::optional<HostWait> host_wait(const TraceNode& node) {
   wait.dependencies = *std::move(dependencies);
   wait.read_before = *std::move(reads);
   wait.launch_ns = chakra::number_at(node, "ns_dist_launch_ns").value_or(0);
-  const auto is_time = [](double ns) { return ns >= 0 && ns < kLongestNs; };
-  if (!is_time(wait.launch_ns) || !std::all_of(wait.launches_ns.begin(), wait.launches_ns.end(), is_time)) {
+  if (!chakra::is_time(wait.launch_ns) ||
+      !std::all_of(wait.launches_ns.begin(), wait.launches_ns.end(), chakra::is_time)) {
     return std::nullopt;
   }
   return wait;
@@ -84,7 +82,7 @@ double wait_ns(const HostWait& wait, std::span<const double> durations_ns) {
       run.behind_reads |= before.behind_reads;
     }
     const double ns = durations_ns[i];
-    run.end = run.start + (ns >= 0 && ns < kLongestNs ? ns : 0);
+    run.end = run.start + (chakra::is_time(ns) ? ns : 0);
     length = std::max(length, run.end);
     if (run.behind_reads) behind = std::max(behind, run.end);
   }

@@ -10,6 +10,10 @@
 
 namespace ns_dist::chakra {
 
+// Longer durations are none.
+inline constexpr double kLongestNs = 1e18;
+inline bool is_time(double ns) { return ns >= 0 && ns < kLongestNs; }
+
 // A number of any type; nothing where it is missing or none.
 std::optional<double> number_at(const TraceNode& node, std::string_view name);
 // The stream of a kernel ("tid"), from -1e15 to 1e15; nothing where the node names none.

@@ -619,6 +619,7 @@ Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
     const auto id = number_from<std::int64_t>(key);
     constexpr std::int64_t kMostGroups = std::numeric_limits<std::int32_t>::max();  // the feeder reads an int
     if (!id || *id < 1 || *id > kMostGroups) return wrong("not a group id", pointer);
+    if (out.contains(*id)) return wrong(fmt::format("group {} is there twice", *id), pointer);
     if (!members.is_array()) return wrong("not a list of ranks", pointer);
     for (const auto& member : members) {
       if (!member.is_number_unsigned() || member.get<std::uint64_t>() > std::uint64_t{1} << 31) {

@@ -421,10 +421,6 @@ class Lowering {
 
 }  // namespace
 
-Rank representative(const Mesh& mesh, std::int64_t stage) {
-  return mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
-}
-
 RankGroup canonical(const RankGroup& group) {
   RankGroup out{group.first, {}};
   for (const Stride& stride : group.strides) {

@@ -44,9 +44,6 @@ struct StageProgram {
   }
 };
 
-// The rank of stage `stage` with coordinate 0 on every other axis.
-Rank representative(const Mesh& mesh, std::int64_t stage);
-
 // One of the ways to write the same ordered list of ranks, the same for all: no strides of one, neighbors merged.
 RankGroup canonical(const RankGroup& group);
 

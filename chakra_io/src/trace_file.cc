@@ -48,7 +48,6 @@ class FileSource final : public ByteSource {
   }
   std::string failure() const override { return failure_; }
   bool unpacks() const override { return true; }
-  bool compressed() const override { return gzdirect(file_) == 0; }
 
  private:
   gzFile file_;

@@ -21,7 +21,6 @@ class ByteSource {
   virtual std::size_t read(char* to, std::size_t most) = 0;  // 0: the end
   virtual std::string failure() const { return {}; }         // why the end came; empty: it is one
   virtual bool unpacks() const { return false; }             // gzipped bytes arrive unpacked
-  virtual bool compressed() const { return false; }          // they were gzipped
 };
 
 std::unique_ptr<ByteSource> source_of(std::istream& in);
@@ -36,7 +35,6 @@ class FrameReader {
   Result<bool> next(std::string_view* frame);
   // The whole last frame with its length.
   std::string_view raw() const { return {buffer_.data() + frame_begin_, position_ - frame_begin_}; }
-  std::uint64_t frames() const { return frames_; }
 
   Error error(std::string message) const;
   Error error_in_frame(std::string message);  // names the frame that was read last

@@ -4,19 +4,13 @@
 #include <array>
 #include <cmath>
 
+#include "ns_dist/internal/overloaded.h"
 #include "weights_file.h"
 
 namespace ns_dist {
 namespace {
 
 using namespace units;
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 // Products of experts run as a product each, in a few streams: what each loses where its first and last tiles do not
 // hide behind the others', and how fast the host launches them. Transformer Engine's grouped products on B200 with 154

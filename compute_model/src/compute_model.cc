@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "analytic_model.h"
 #include "batch_cost.h"
@@ -17,11 +16,7 @@
 
 namespace ns_dist {
 
-std::string Steps::to_string(double value) {
-  std::array<char, 32> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.6g", value);
-  return buffer.data();
-}
+std::string Steps::to_string(double value) { return fmt::format("{:.6g}", value); }
 
 namespace {
 

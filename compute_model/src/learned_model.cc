@@ -226,7 +226,7 @@ bool LearnedModel::ask(const Operator& op, Query& query) const {
   query.only_bursts = only_in_bursts(*query.weights, *predictor, *query.reference, query.kernel_class);
   query.features =
       features_of(*predictor, query.reference->known, op, query.only_bursts ? Mode::kBurst : mode, query.weights->sums);
-  const Case one{*query.weights,     *predictor,       op, mode, machine(), query.features, *query.reference,
+  const Case one{*query.weights,     *predictor,       op, mode, query.features, *query.reference,
                  query.kernel_class, query.only_bursts};
   query.source = &source_for(one);
   query.method = query.source->method(one);

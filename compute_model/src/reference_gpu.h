@@ -13,7 +13,7 @@ struct ReferenceGpu {
     Machine machine;
     Neighbor neighbor;  // `index` in the weights' GPUs
     Pace pace;
-    bool itself = false;  // a GPU of the same id with another data sheet
+    bool itself = false;  // the same GPU with another data sheet, or one that Gpu::like names
   };
   struct AsSold {
     Machine machine;

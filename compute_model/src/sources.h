@@ -15,8 +15,7 @@ struct Case {
   Predictor predictor;
   const Operator& op;
   Mode mode;
-  const Machine& machine;
-  // Of `op` on `machine`. Where only bursts were measured, those of a burst, which may have found its operands in L2:
+  // Of `op` on the machine. Where only bursts were measured, those of a burst, which may have found its operands in L2:
   // it is forecast, and the slowdown of long runs is applied to that.
   const Features& features;
   const ReferenceGpu& reference;

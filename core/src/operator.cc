@@ -11,18 +11,12 @@
 #include "ns_dist/forecast.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/operator_members.h"
+#include "ns_dist/internal/overloaded.h"
 
 namespace ns_dist {
 namespace {
 
 using namespace units;
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 double d(std::int64_t value) { return static_cast<double>(value); }
 

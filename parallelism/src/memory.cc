@@ -38,8 +38,9 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
   const ParallelPlan& plan = *shape.plan;
   const bool sums = plan.passes != Passes::kForward;
   Bytes all = communicator(plan.tp) + communicator(plan.cp) + communicator(std::min<std::int64_t>(plan.pp, 2));
-  // Of contexts exchanged for heads: those of attention, and of the delta rule.
-  all += all_to_all_connections(std::max(shape.cp_inner, shape.model->delta_net ? shape.cp : 1));
+  // Of contexts exchanged for heads: those of attention, of Mamba-2 and of the delta rule.
+  const bool scans = shape.model->state_space || shape.model->delta_net;
+  all += all_to_all_connections(std::max(shape.cp_inner, scans ? shape.cp : 1));
   const bool own_experts = shape.model->moe && (shape.ep > 1 || shape.etp != plan.tp);  // have replicas of their own
   for (const bool experts : {false, true}) {
     if ((experts && !own_experts) || !(sums || shards_weights(plan))) continue;

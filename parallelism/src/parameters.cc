@@ -17,6 +17,16 @@ double sum_of_layers(const Model& model, const Shape& shape, OfBlock of_block) {
   return sum;
 }
 
+// With the embedding, and with the layers that predict further tokens where these are trained.
+template <class OfBlock>
+double sum_of_blocks(const Model& model, const Shape& shape, bool predictions, OfBlock of_block) {
+  double sum = of_block(embedding_block(shape)) + sum_of_layers(model, shape, of_block);
+  if (predictions && model.prediction_layers > 0) {
+    sum += static_cast<double>(model.prediction_layers) * of_block(prediction_block(shape));
+  }
+  return sum;
+}
+
 }  // namespace
 
 ModelParameters model_parameters(const Model& model) {
@@ -43,22 +53,22 @@ double active_parameters(const Model& model) {
   return all - idle * sum_of_layers(model, shape, [](const Block& layer) { return parameters_of(layer).experts; });
 }
 
-double adapter_parameters(const Model& model, std::int64_t rank) {
+double adapter_parameters(const Model& model, std::int64_t rank, bool predictions) {
   if (rank == 0) return 0;
   ParallelPlan plan;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  return sum_of_layers(model, shape, [](const Block& layer) { return adapters_of(layer).total(); });
+  return sum_of_blocks(model, shape, predictions, [](const Block& block) { return adapters_of(block).total(); });
 }
 
-double matrix_parameters(const Model& model, std::int64_t rank) {
+double matrix_parameters(const Model& model, std::int64_t rank, bool predictions) {
   ParallelPlan plan;
   plan.optimizer = OptimizerKind::kMuon;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  return sum_of_layers(model, shape, [](const Block& layer) {
+  return sum_of_blocks(model, shape, predictions, [](const Block& block) {
     double elements = 0;
-    for (const auto& [matrix, count] : matrices_of(layer)) elements += matrix.size() * static_cast<double>(count);
+    for (const auto& [matrix, count] : matrices_of(block)) elements += matrix.size() * static_cast<double>(count);
     return elements;
   });
 }

@@ -115,11 +115,7 @@ class StepPlanner {
     const std::optional<Place> from = neighbor(pass, -1);
     if (!from) return;
     const bool forward = pass.kind == PassKind::kForward;
-    Instruction receive;
-    receive.kind = Kind::kReceive;
-    receive.second = second;
-    receive.channel = channel(place(pass.chunk), forward);
-    body.push_back(receive);
+    body.push_back({.kind = Kind::kReceive, .second = second, .channel = channel(place(pass.chunk), forward)});
     if (!gathers_messages()) return;
     const Bytes states = states_between(*from, place(pass.chunk));
     std::optional<FragmentId>& known = received_[{forward, states}];
@@ -157,19 +153,13 @@ class StepPlanner {
     if (!to) return;
     const bool forward = pass.kind == PassKind::kForward;
     const std::int64_t stage = seats_[to->direction][to->position].stage;
-    Instruction send;
-    send.kind = Kind::kSend;
-    send.stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
-    send.second = second;
-    send.channel = channel(*to, forward);
-    send.index = index(message(stage, forward, states_between(place(pass.chunk), *to)));
-    body.push_back(send);
-    if (plan_.overlap_p2p) return;
-    Instruction wait;
-    wait.kind = Kind::kAwait;
-    wait.stream = send.stream;
-    wait.times = 0;
-    body.push_back(wait);
+    const Stream stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
+    body.push_back({.kind = Kind::kSend,
+                    .stream = stream,
+                    .second = second,
+                    .index = index(message(stage, forward, states_between(place(pass.chunk), *to))),
+                    .channel = channel(*to, forward)});
+    if (!plan_.overlap_p2p) body.push_back({.kind = Kind::kAwait, .stream = stream, .times = 0});
   }
 
   // One run, or where weights are gathered or gradients reduced layer by layer, a run for each layer.

@@ -34,31 +34,24 @@ WorkItem host_item(std::string name, Category category, HostWork work) {
 }
 
 Instruction run_of(FragmentId fragment, std::int64_t layer, std::int64_t times, std::int32_t layer_step) {
-  Instruction run;
-  run.index = index(fragment);
-  run.layer = static_cast<std::int32_t>(layer);
-  run.times = static_cast<std::int32_t>(times);
-  run.layer_step = layer_step;
-  return run;
+  return {.index = index(fragment),
+          .times = static_cast<std::int32_t>(times),
+          .layer = static_cast<std::int32_t>(layer),
+          .layer_step = layer_step};
 }
 
 void start(std::span<const WorkId> collectives, std::int64_t layer, Bodies& body) {
   for (const WorkId work : collectives) {
-    Instruction start;
-    start.kind = Instruction::Kind::kStart;
-    start.stream = Stream::kDataParallel;
-    start.index = index(work);
-    start.layer = static_cast<std::int32_t>(layer);
-    body.push_back(start);
+    body.push_back({.kind = Instruction::Kind::kStart,
+                    .stream = Stream::kDataParallel,
+                    .index = index(work),
+                    .layer = static_cast<std::int32_t>(layer)});
   }
 }
 
 Instruction await_replicas(std::int64_t count) {
-  Instruction wait;
-  wait.kind = Instruction::Kind::kAwait;
-  wait.stream = Stream::kDataParallel;
-  wait.times = static_cast<std::int32_t>(count);
-  return wait;
+  return {
+      .kind = Instruction::Kind::kAwait, .stream = Stream::kDataParallel, .times = static_cast<std::int32_t>(count)};
 }
 
 }  // namespace ns_dist

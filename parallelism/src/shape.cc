@@ -142,10 +142,6 @@ std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts) {
   return all / std::gcd(all, sets);
 }
 
-Rank representative(const Mesh& mesh, std::int64_t stage) {
-  return mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
-}
-
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
   return {representative, {{plan.tp, mesh.stride("tp")}}};
 }

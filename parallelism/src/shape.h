@@ -125,9 +125,6 @@ LayerKinds layer_kinds(const Model& model);
 // How many layers are of each kind.
 std::vector<std::int64_t> layers_of_kinds(const LayerKinds& layers);
 
-// Rank 0 of a stage: tp, cp and dp coordinates 0.
-Rank representative(const Mesh& mesh, std::int64_t stage);
-
 // The groups of a representative.
 RankGroup tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);
 RankGroup context_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative);

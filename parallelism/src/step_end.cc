@@ -16,10 +16,7 @@ namespace {
 
 // All actors of the meeting run a collective together.
 void together(std::uint32_t meeting, WorkId collective, Bodies& body) {
-  Instruction meet;
-  meet.kind = Instruction::Kind::kMeet;
-  meet.index = meeting;
-  body.push_back(meet);
+  body.push_back({.kind = Instruction::Kind::kMeet, .index = meeting});
   start(std::span(&collective, 1), -1, body);
   body.push_back(await_replicas());
 }

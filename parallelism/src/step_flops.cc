@@ -43,7 +43,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
   const bool full = plan.recompute == Recompute::kFull;
   const std::vector<std::int64_t> repeats = full ? recomputed_layers(model, plan, kinds) : counts;
-  BlockFlops layers, predictions, repeated;
+  BlockFlops embeddings, layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
   const auto add = [&](auto block, std::int64_t count, std::int64_t again, BlockFlops& sum) {
     const BlockFlops each = flops_of(block(adapted), plan.recompute_modules, expert_rows);
@@ -59,6 +59,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     repeated.forward += each.forward * static_cast<double>(again);
     repeated.until_kept += each.until_kept * static_cast<double>(again);
   };
+  add(embedding_block, 1, 0, embeddings);  // the projection of per-layer embeddings; never computed again
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], repeats[kind], layers);
   }
@@ -69,7 +70,8 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   const bool backward = plan.passes != Passes::kForward;
   const double passes = backward ? 3 : 1;
   SequenceFlops flops;
-  flops.model = passes * (layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
+  flops.model =
+      passes * (embeddings.forward + layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
   if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
   const bool scores = plan.recompute == Recompute::kSelective &&

@@ -95,9 +95,10 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
 Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan, bool predictions) {
   const BytesPerParameter each = bytes_per_parameter(dtype, plan.optimizer_state, plan.weights);
   const ModelParameters all = model_parameters(model);
-  const double trained =
-      plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank) : all.total() + (predictions ? all.prediction : 0);
-  const double matrices = plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan.lora_rank) : 0;
+  const double trained = plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank, predictions)
+                                            : all.total() + (predictions ? all.prediction : 0);
+  const double matrices =
+      plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan.lora_rank, predictions) : 0;
   return (trained * (each.weight + each.optimizer) - matrices * each.moment) * units::B;
 }
 

@@ -204,7 +204,6 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                      "all-gather alone: the forecast supposes a ring that leaves out what lies "
                      "outside a window"});
   }
-  const Library library = scenario.plan.attention_library;
   if (!scenario.plan.flash_attention) return;
   const bool before_ampere =
       gpu.architecture == "pascal" || gpu.architecture == "volta" || gpu.architecture == "turing";
@@ -222,27 +221,28 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                                  "kernel that nobody measured",
                                  enumerator_name(scenario.training.precision))});
   }
-  if ((library == Library::kFlash3 && gpu.architecture != "hopper") ||
-      (library == Library::kCudnn && gpu.vendor != "nvidia")) {
-    found.push_back(
-        {"unsupported_library", fmt::format("{} is written for {}: the forecast supposes that it runs on "
-                                            "{}",
-                                            library == Library::kFlash3 ? "FlashAttention-3" : "cuDNN",
-                                            library == Library::kFlash3 ? "Hopper" : "NVIDIA's GPUs", gpu.name)});
-  }
 }
 
-// What is said for each library that does not run on a GPU of another vendor.
-void add_nvidia_only(const Scenario& scenario, std::vector<Warning>& found) {
-  if (scenario.cluster.gpu.vendor == "nvidia") return;
-  const auto tell = [&](std::string_view what) {
-    found.push_back({"unsupported_library", fmt::format("{} written for NVIDIA's GPUs: the forecast supposes that "
-                                                        "something like it runs on {}",
-                                                        what, scenario.cluster.gpu.name)});
+// Libraries of the plan that are written for other GPUs.
+void add_libraries_of_others(const Scenario& scenario, std::vector<Warning>& found) {
+  const Gpu& gpu = scenario.cluster.gpu;
+  const ParallelPlan& plan = scenario.plan;
+  const bool others = gpu.vendor != "nvidia";
+  const auto attention = [&](Library library) { return plan.flash_attention && plan.attention_library == library; };
+  const bool deepep = scenario.model.moe && plan.expert_dispatch == ExpertDispatch::kDeepEp && plan.ep > 1;
+  struct Row {
+    bool applies;
+    std::string_view what, whose, supposed;
   };
-  if (scenario.plan.norm_library == Library::kCudnn) tell("cuDNN's normalization is");
-  if (scenario.model.moe && scenario.plan.expert_dispatch == ExpertDispatch::kDeepEp && scenario.plan.ep > 1) {
-    tell("DeepEP is");
+  for (const Row& row :
+       {Row{attention(Library::kFlash3) && gpu.architecture != "hopper", "FlashAttention-3 is", "Hopper", "it runs"},
+        Row{attention(Library::kCudnn) && others, "cuDNN is", "NVIDIA's GPUs", "it runs"},
+        Row{plan.norm_library == Library::kCudnn && others, "cuDNN's normalization is", "NVIDIA's GPUs",
+            "something like it runs"},
+        Row{deepep && others, "DeepEP is", "NVIDIA's GPUs", "something like it runs"}}) {
+    if (!row.applies) continue;
+    found.push_back({"unsupported_library", fmt::format("{} written for {}: the forecast supposes that {} on {}",
+                                                        row.what, row.whose, row.supposed, gpu.name)});
   }
 }
 
@@ -434,7 +434,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   }
   if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
   add_unsupported(scenario, found);
-  add_nvidia_only(scenario, found);
+  add_libraries_of_others(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));
   if (auto partial = unrecordable_graphs(scenario, prediction.program.works)) found.push_back(*std::move(partial));
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);

@@ -38,4 +38,9 @@ class Mesh {
   std::vector<MeshAxis> axes_;
 };
 
+// The rank of a pipeline stage with coordinate 0 on every other axis.
+inline Rank representative(const Mesh& mesh, std::int64_t stage) {
+  return mesh.size("pp") > 1 ? stage * mesh.stride("pp") : 0;
+}
+
 }  // namespace ns_dist

@@ -20,9 +20,10 @@ struct ModelParameters {
 ModelParameters model_parameters(const Model& model);
 // Of the total, those that a token goes through: of routed experts top_k in each layer.
 double active_parameters(const Model& model);
-// Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none.
-double adapter_parameters(const Model& model, std::int64_t rank);
+// Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none. `predictions`: with
+// those of the layers for multi-token prediction.
+double adapter_parameters(const Model& model, std::int64_t rank, bool predictions = false);
 // Of these, or of the model's with rank 0, those in the matrices that Muon updates (ParallelPlan::optimizer).
-double matrix_parameters(const Model& model, std::int64_t rank);
+double matrix_parameters(const Model& model, std::int64_t rank, bool predictions = false);
 
 }  // namespace ns_dist

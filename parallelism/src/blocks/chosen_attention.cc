@@ -56,8 +56,7 @@ BlockStep heads(const Shape& shape) {
   BlockStep step;
   step.name = "attention.heads";
   const auto add = [&](std::string_view name, const OperatorKind& kind) {
-    step.forward.push_back(kernel(shape, std::string(name), kind));
-    step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, concat(name, ".backward"), kind));
+    blocks::add_mirrored(shape, step, name, kind);
   };
   if (shape.model->position == PositionKind::kRotary && shape.kind.rotary) {
     add("attention.rotary.queries",

@@ -22,22 +22,33 @@ Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind) {
   return {std::move(name), Operator{std::move(kind), shape.hidden_dtype}};
 }
 
-void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size) {
-  if (shape.tp > 1) calls.push_back({std::move(name), Communication{kind, size, Axis::kTensor}});
+std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::initializer_list<Call> added) {
+  const auto last = std::find_if(calls.rbegin(), calls.rend(),
+                                 [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
+  return calls.insert(last.base(), added);
 }
 
-void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
-  if (shape.tp == 1) return;
-  if (shape.sequence_parallel) {
-    communicate(shape, calls, concat(name, ".reduce_scatter"), CollectiveKind::kReduceScatter, size);
-  } else {
-    communicate(shape, calls, concat(name, ".all_reduce"), CollectiveKind::kAllReduce, size);
+void add_mirrored(const Shape& shape, BlockStep& step, std::string_view name, const OperatorKind& kind) {
+  step.forward.push_back(kernel(shape, std::string(name), kind));
+  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, concat(name, ".backward"), kind));
+}
+
+void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size,
+                 Axis axis) {
+  if ((axis == Axis::kTensor ? shape.tp : shape.etp) > 1) {
+    calls.push_back({std::move(name), Communication{kind, size, axis}});
   }
 }
 
-void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
+void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
+  const bool scatter = shape.sequence_parallel;
+  communicate(shape, calls, concat(name, scatter ? ".reduce_scatter" : ".all_reduce"),
+              scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, size, axis);
+}
+
+void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
   if (!shape.sequence_parallel) return;
-  communicate(shape, calls, concat(name, ".all_gather"), CollectiveKind::kAllGather, size);
+  communicate(shape, calls, concat(name, ".all_gather"), CollectiveKind::kAllGather, size, axis);
 }
 
 Epilogue accumulation_epilogue(const Shape& shape) {
@@ -299,17 +310,13 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   const auto sum = [&](std::string_view suffix, std::int64_t columns) {
     return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, 2, 1, 1});
   };
-  // Behind the layer's own product, before what it sends.
-  const auto insert = [](std::vector<Call>& calls, std::initializer_list<Call> added) {
-    const auto last = std::find_if(calls.rbegin(), calls.rend(),
-                                   [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
-    return calls.insert(last.base(), added);
-  };
-  const auto lora_a = insert(step.forward, {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank),
-                                            scale(".lora.scale"), sum(".lora.add", layer.out)});
+  const auto lora_a =
+      insert_behind_kernels(step.forward, {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank),
+                                           scale(".lora.scale"), sum(".lora.add", layer.out)});
   step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - lora_a) - 1;  // the second product's input
-  insert(step.input_gradient, {scale(".lora.scale.backward"), input_gradient(".lora_b.dgrad", layer.out, rank),
-                               input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
+  insert_behind_kernels(step.input_gradient,
+                        {scale(".lora.scale.backward"), input_gradient(".lora_b.dgrad", layer.out, rank),
+                         input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
   std::erase_if(step.weight_gradient, [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
   weight_gradient(".lora_b.wgrad", layer.out, rank);
   weight_gradient(".lora_a.wgrad", rank, layer.in);

@@ -19,13 +19,19 @@ Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind);
 // back; nothing without autocast.
 void autocast(const Shape& shape, std::vector<Call>& calls, std::string name, double elements, bool to_low);
 
-// Appends a communication among tensor-parallel ranks; nothing when tp is 1.
-void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size);
-// Sums partial results over tensor-parallel ranks. Under sequence parallelism each rank keeps its part of the tokens:
+// Behind the last kernel, before what a layer sends. The place of the first.
+std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::initializer_list<Call> added);
+// The kernel forward, and behind what `step` has already; backward, "name.backward" before that.
+void add_mirrored(const Shape& shape, BlockStep& step, std::string_view name, const OperatorKind& kind);
+
+// Appends a communication among tensor-parallel ranks, or those of one expert; nothing where there is one.
+void communicate(const Shape& shape, std::vector<Call>& calls, std::string name, CollectiveKind kind, Bytes size,
+                 Axis axis = Axis::kTensor);
+// Sums partial results over these ranks. Under sequence parallelism each keeps its part of the tokens:
 // "name.reduce_scatter", else "name.all_reduce".
-void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size);
-// Under sequence parallelism, brings the tokens of all tensor-parallel ranks together: "name.all_gather".
-void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size);
+void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis = Axis::kTensor);
+// Under sequence parallelism, brings the tokens of all these ranks together: "name.all_gather".
+void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis = Axis::kTensor);
 
 // How tensor parallelism splits a linear layer (Shoeybi et al. 2019, arXiv 1909.08053, s.3): kColumn splits the outputs
 // and opens a split region, kRow splits the inputs and closes it. kLocal has no communication of its own.

@@ -88,9 +88,7 @@ BlockStep index(const Shape& shape, const CompressedSizes& size) {
 
 // Rotates `elements` of heads, forward or back.
 void rotate(const Shape& shape, BlockStep& step, const std::string& name, std::int64_t elements) {
-  const Elementwise rope{Elementwise::kRope, elements, 1, 1, 3};
-  step.forward.push_back(kernel(shape, name, rope));
-  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, name + ".backward", rope));
+  blocks::add_mirrored(shape, step, name, Elementwise{Elementwise::kRope, elements, 1, 1, 3});
 }
 
 // Queries and keys as the core reads them, and the collectives that bring keys of other ranks.

@@ -18,11 +18,10 @@ void share_input(const Shape& shape, BlockStep& fc1) {
 
 // Adds the attention's partial sums to the MLP's, before both are reduced.
 void add_attention(const Shape& shape, BlockStep& fc2) {
-  const auto product = std::find_if(fc2.forward.rbegin(), fc2.forward.rend(),
-                                    [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
   ++fc2.calls_after_kept;
-  fc2.forward.insert(product.base(), blocks::kernel(shape, "mlp.attention.add",
-                                                    Elementwise{"add", shape.tokens * shape.hidden, 2, 1, 1}));
+  blocks::insert_behind_kernels(
+      fc2.forward,
+      {blocks::kernel(shape, "mlp.attention.add", Elementwise{"add", shape.tokens * shape.hidden, 2, 1, 1})});
 }
 
 }  // namespace

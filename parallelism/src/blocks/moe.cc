@@ -80,20 +80,6 @@ bool in_one_kernel(const Shape& shape) {
          !plan.weighted_activation;
 }
 
-// Among the ranks of one expert: under sequence parallelism each has its own tokens.
-void gather_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
-  if (shape.etp == 1 || !shape.sequence_parallel) return;
-  calls.push_back(
-      {blocks::concat(name, ".all_gather"), Communication{CollectiveKind::kAllGather, size, Axis::kExpertTensor}});
-}
-void reduce_rows(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size) {
-  if (shape.etp == 1) return;
-  const bool scatter = shape.sequence_parallel;
-  calls.push_back({blocks::concat(name, scatter ? ".reduce_scatter" : ".all_reduce"),
-                   Communication{scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, size,
-                                 Axis::kExpertTensor}});
-}
-
 // Of the all-gather dispatcher: hidden states of all tokens that a rank has for a while.
 Bytes all_tokens(const Shape& shape, const LocalExperts& size) {
   return size.to_all ? size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1) : Bytes();
@@ -111,9 +97,9 @@ void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, co
     return;
   }
   const Bytes of_tensor_ranks = all_tokens(shape, size) * format;
-  if (kind == CollectiveKind::kReduceScatter) reduce_rows(shape, calls, name, of_tensor_ranks);
+  if (kind == CollectiveKind::kReduceScatter) blocks::reduce(shape, calls, name, of_tensor_ranks, Axis::kExpertTensor);
   calls.push_back({name, Communication{kind, size.exchanged * format, Axis::kExpert, beside}});
-  if (kind == CollectiveKind::kAllGather) gather_rows(shape, calls, name, of_tensor_ranks);
+  if (kind == CollectiveKind::kAllGather) blocks::gather(shape, calls, name, of_tensor_ranks, Axis::kExpertTensor);
 }
 constexpr CollectiveKind kToExperts = CollectiveKind::kAllGather, kFromExperts = CollectiveKind::kReduceScatter;
 
@@ -239,10 +225,10 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
     if (size.to_all) step.forward.front().after_read = host_reads_counts(shape, size);
     permute_backward(shape, step.input_gradient, size);
   } else {
-    gather_rows(shape, step.forward, "moe.dispatch", size.gathered * size.to_experts);
+    blocks::gather(shape, step.forward, "moe.dispatch", size.gathered * size.to_experts, Axis::kExpertTensor);
     sort_by_expert(shape, step.forward, "moe.sort", size, size.to_experts);
     sort_by_expert(shape, step.input_gradient, "moe.sort.backward", size);
-    reduce_rows(shape, step.input_gradient, "moe.dispatch.backward", size.gathered);
+    blocks::reduce(shape, step.input_gradient, "moe.dispatch.backward", size.gathered, Axis::kExpertTensor);
   }
   exchange(shape, step.input_gradient, "moe.dispatch.backward", size, kFromExperts, beside);
   step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
@@ -264,14 +250,15 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
     unpermute_backward(shape, step.input_gradient, size);
   } else {
     sort_by_expert(shape, step.forward, "moe.unsort", size);
-    reduce_rows(shape, step.forward, "moe.combine", size.gathered);
+    blocks::reduce(shape, step.forward, "moe.combine", size.gathered, Axis::kExpertTensor);
     exchange(shape, step.forward, "moe.combine", size, kFromExperts);
     const std::size_t before = step.forward.size();
     unpermute(shape, step.forward, size);
     step.calls_after_kept = step.forward.size() - before;
     unpermute_backward(shape, step.input_gradient, size);
     exchange(shape, step.input_gradient, "moe.combine.backward", size, kToExperts);
-    gather_rows(shape, step.input_gradient, "moe.combine.backward", size.gathered * size.to_experts);
+    blocks::gather(shape, step.input_gradient, "moe.combine.backward", size.gathered * size.to_experts,
+                   Axis::kExpertTensor);
     sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size, size.to_experts);
   }
   step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
@@ -288,9 +275,7 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
 
 // Rows that belong to no expert become zeros, and so do their gradients.
 void mask_rows(const Shape& shape, BlockStep& step, std::string_view name, std::int64_t elements) {
-  const Elementwise mask{"mask", elements, 1, 1, 0, true};
-  step.forward.push_back(kernel(shape, blocks::concat(name, ".mask"), mask));
-  step.input_gradient.insert(step.input_gradient.begin(), kernel(shape, blocks::concat(name, ".mask.backward"), mask));
+  blocks::add_mirrored(shape, step, blocks::concat(name, ".mask"), Elementwise{"mask", elements, 1, 1, 0, true});
 }
 
 BlockStep take_rows(const Shape& shape, const LocalExperts& size) {

@@ -62,8 +62,9 @@ constexpr PipelineSchedule vee_schedule(std::string_view name, std::string_view 
           .orders = orders};
 }
 
-// DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` of the pipeline's first
-// half. Phase 0 enters the pipeline at rank 0, phase 1 comes back; each has `microbatches`.
+// DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` that a microbatch visits
+// one after the other, the pipeline's first half or all of its vee. Phase 0 enters the pipeline at rank 0, phase 1
+// comes back; each has `microbatches`.
 struct Phase {
   std::int32_t chunk = 0, first_microbatch = 0;
 };

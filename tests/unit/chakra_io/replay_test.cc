@@ -405,9 +405,9 @@ TEST(CommGroups, ReadsWhatTheFeederReadsAndRefusesTheRest) {
     return read_comm_groups(folder.path() / "groups.json");
   };
   EXPECT_EQ(read(R"({"2": [3, 1], "10": [0, 5]})").value(), (CommGroups{{2, {3, 1}}, {10, {0, 5}}}));
-  for (const char* text :
-       {"", "[]", "{", R"({"0": [1]})", R"({"x": [1]})", R"({"1": 5})", R"({"1": ["0"]})", R"({"1": [-1]})",
-        R"({"1": [0.5]})", R"({"1": []})", R"({"1": [99999999999999]})", R"({"2147483648": [0, 1]})"}) {
+  for (const char* text : {"", "[]", "{", R"({"0": [1]})", R"({"x": [1]})", R"({"1": 5})", R"({"1": ["0"]})",
+                           R"({"1": [-1]})", R"({"1": [0.5]})", R"({"1": []})", R"({"1": [99999999999999]})",
+                           R"({"2147483648": [0, 1]})", R"({"1": [0, 1], "01": [2, 3]})"}) {
     const auto groups = read(text);
     ASSERT_FALSE(groups) << text;
     EXPECT_THAT(groups.error().where, HasSubstr("groups.json"));

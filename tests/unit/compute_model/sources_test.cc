@@ -22,8 +22,7 @@ std::string source_of(const Gpu& gpu, const Operator& op, Mode mode) {
   const std::size_t own_class = kernel_class(*predictor, op, mode);
   const Features features = features_of(*predictor, machine, op, mode, weights.sums);
   const bool only_bursts = only_in_bursts(weights, *predictor, reference, own_class);
-  return std::string(
-      source_for({weights, *predictor, op, mode, machine, features, reference, own_class, only_bursts}).name);
+  return std::string(source_for({weights, *predictor, op, mode, features, reference, own_class, only_bursts}).name);
 }
 
 Gpu gpu_of(const char* id) { return *Catalog::standard().gpu(id); }
@@ -168,8 +167,7 @@ TEST(Sources, WithoutAComparableGpuAllGpusAnswer) {
   const Machine machine = *make_machine(h100(), Mode::kBurst);
   const Features features = features_of(Predictor::kMoe, machine, op, Mode::kBurst, weights.sums);
   const ReferenceGpu nothing;
-  EXPECT_EQ(source_for({weights, Predictor::kMoe, op, Mode::kBurst, machine, features, nothing, 0, false}).name,
-            "all GPUs");
+  EXPECT_EQ(source_for({weights, Predictor::kMoe, op, Mode::kBurst, features, nothing, 0, false}).name, "all GPUs");
 }
 
 // Another generation's kernels differ too much to be scaled; what all GPUs have in common is not its alone.

@@ -411,6 +411,12 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   // Exchanges of heads; of tokens, within a node.
   EXPECT_NEAR(buffers({.cp = 4, .cp_comm = ContextExchange::kAllToAll}) / B, (3 * group + 3 * peer) / B, 1);
   EXPECT_EQ(buffers({.tp = 4, .cp_comm = ContextExchange::kHierarchical, .cp_inner = 4}), 2 * group) << "cp 1";
+  Model mamba = model;
+  mamba.state_space = StateSpace{16, 64, 4, 32, 4};
+  mamba.layer_pattern = "MMMM*MMM";
+  std::swap(model, mamba);
+  EXPECT_NEAR(buffers({.cp = 4}) / B, (3 * group + 3 * peer) / B, 1) << "a ring for attention, heads of Mamba-2";
+  std::swap(model, mamba);
   model.moe = Experts{};
   model.moe->experts = 64;
   model.moe->top_k = 2;

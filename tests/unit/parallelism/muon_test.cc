@@ -92,6 +92,12 @@ TEST(Muon, WhichWeightsAreMatrices) {
   EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), layers);
   EXPECT_DOUBLE_EQ(model_parameters(model).total() - layers, 2 * 512 * 32000 + (2 * 3 + 1) * 512);
   EXPECT_DOUBLE_EQ(matrix_parameters(model, 8), adapter_parameters(model, 8));  // adapters are matrices
+  // A layer that predicts a further token is one more, behind a projection of two hidden states.
+  model.prediction_layers = 1;
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), layers);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0, true), layers * 4 / 3 + 2 * 512 * 512);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, 8, true), adapter_parameters(model, 8, true));
+  model.prediction_layers = 0;
   model.moe = Experts{8, 2, 1024, 0, 0, 0};
   EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), 3 * (4 * 512 * 512 + 8 * (3 * 512 * 1024) + 8 * 512));
 }

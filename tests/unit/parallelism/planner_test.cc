@@ -521,6 +521,19 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
   }
 }
 
+// The projection of all per-layer embeddings is a product, too, which no recomputation repeats.
+TEST(Planner, FlopsHaveTheProjectionOfPerLayerEmbeddings) {
+  Model model = llama(4, 512, 8, 8, 1024);
+  model.vocabulary = 51200;
+  model.per_layer_embeddings = PerLayerEmbeddings{.width = 64, .vocabulary = 1024};
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    const ParallelPlan plan{.recompute = recompute, .flash_attention = false};
+    const Training training{8, 2, 512, Precision::kBf16};
+    const double executed = totals(planned(model, plan, training)).gemm_flops;
+    EXPECT_NEAR(executed / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9);
+  }
+}
+
 // Experts compute the rows that they have places for, padding included, whether or not the model asks for them. The
 // model's own FLOPs are those of its tokens, without the ones that a capacity below one drops.
 TEST(Planner, PaddingIsOfTheHardwareAndDroppedTokensAreOfNothing) {
