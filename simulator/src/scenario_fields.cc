@@ -86,8 +86,9 @@ std::vector<FieldDescription> describe() {
   return all;
 }
 
-// What `text`, of the field that stands for the overlaps, sets.
-Result<std::vector<Assignment>> read_overlap(const FieldDescription& overlap, std::string_view text) {
+// What `text`, of kOverlap, the one field that stands for others, sets.
+Result<std::vector<Assignment>> read_overlap(std::string_view text) {
+  const FieldDescription& overlap = *find_field(kOverlap);
   std::vector<std::string_view> names;
   for (const std::string_view field : overlap.stands_for) names.push_back(overlap_name(*find_field(field)));
   const auto refuse = [&](std::string message, std::string hint) {
@@ -111,12 +112,6 @@ Result<std::vector<Assignment>> read_overlap(const FieldDescription& overlap, st
   std::vector<Assignment> set;
   for (std::size_t i = 0; i < names.size(); ++i) set.push_back({std::string(overlap.stands_for[i]), field_text(on[i])});
   return set;
-}
-
-// The field that stands for others, if `name` is one.
-const FieldDescription* find_standing_for(std::string_view name) {
-  if (name != kOverlap) return nullptr;  // the only one
-  return find_field(name);
 }
 
 Result<void> refuse(const Assignment& assignment) {
@@ -159,10 +154,9 @@ Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec) {
   ScenarioSpec out;
   std::vector<Error> errors;
   for (const Assignment& assignment : spec.assignments) {
-    const FieldDescription* several = find_standing_for(assignment.field);
-    if (several == nullptr) {
+    if (assignment.field != kOverlap) {
       out.assignments.push_back(assignment);
-    } else if (auto set = read_overlap(*several, assignment.text); !set) {
+    } else if (auto set = read_overlap(assignment.text); !set) {
       errors.push_back(std::move(set.error()));
     } else {
       std::move(set->begin(), set->end(), std::back_inserter(out.assignments));
@@ -178,7 +172,7 @@ Result<void> assign_all(const ScenarioSpec& spec, Scenario& scenario, References
     if (!done) errors.push_back(done.error());
   };
   for (const Assignment& assignment : spec.assignments) {
-    if (find_standing_for(assignment.field) != nullptr) {
+    if (assignment.field == kOverlap) {
       const auto several = spelled_out({{assignment}});
       if (several) {
         add(assign_all(*several, scenario, references));
