@@ -227,8 +227,9 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
 Result<DType> read_format(const OperatorForm& form, std::string_view text) {
   const std::span<const std::string_view> plain = names_of<DType>().subspan(1, 5);  // fp32 to fp8
   std::vector<std::string_view> formats(plain.begin(), plain.end());
-  if (form.family == "gemm" || form.family == "attention") formats.insert(formats.end(), {"fp8-block", "mxfp8"});
-  if (form.family == "gemm") formats.emplace_back("nvfp4");
+  const bool product = form.family == "gemm" || form.family == "grouped_gemm";
+  if (product || form.family == "attention") formats.insert(formats.end(), {"fp8-block", "mxfp8"});
+  if (product) formats.emplace_back("nvfp4");
   const std::string_view name = text == "fp8_block" ? "fp8-block" : text;  // as tables write it
   if (std::find(formats.begin(), formats.end(), name) == formats.end()) {
     Error error = read_name(text, formats).error();
@@ -355,8 +356,9 @@ void add_flags(CLI::App& app, ExplainRequest& request) {
   app.add_option("shape", request.shape, "its size, as the table below has it")->type_name("");
   const char* kernels = "Operators";
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
-  app.add_option("--dtype", request.dtype,
-                 "fp32, tf32, fp16, bf16, fp8; of gemm and attention, fp8-block and mxfp8; of gemm, nvfp4 [bf16]")
+  app.add_option(
+         "--dtype", request.dtype,
+         "fp32, tf32, fp16, bf16, fp8; of products and attention, fp8-block and mxfp8; of products, nvfp4 [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
   app.add_option("--mode", request.mode,

@@ -27,6 +27,11 @@ namespace {
 
 using namespace chakra;
 
+using NodeProto = ChakraProtoMsg::Node;
+using ChakraProtoMsg::AttributeProto;
+constexpr std::uint32_t kDuration = NodeProto::kDurationMicrosFieldNumber,
+                        kDouble = AttributeProto::kDoubleValFieldNumber, kInt64 = AttributeProto::kInt64ValFieldNumber;
+
 // ---- What is known of a kernel ----
 
 struct Kernel {
@@ -297,11 +302,7 @@ class Annotation {
     return static_cast<std::uint64_t>(whole);
   }
 
-  static void append_field(std::uint32_t number, std::uint32_t type, std::string* out) {
-    append_varint((std::uint64_t{number} << 3U) | type, out);
-  }
-
-  // False where nothing changes. Field 7 is the duration, field 10 an attribute.
+  // False where nothing changes.
   bool patch(std::string_view frame, std::size_t index, std::string* out) {
     const double ns = new_ns_[index];
     const std::uint64_t micros = carried(&micros_rest_, lanes_[index], ns * 1e-3);
@@ -315,12 +316,12 @@ class Annotation {
     WireReader reader(frame);
     WireField field;
     const auto duration = [&] {
-      append_field(7, 0, out);
+      append_tag(kDuration, 0, out);
       append_varint(micros, out);
     };
     while (reader.next(&field)) {
       const std::string_view bytes = frame.substr(field.begin, field.end - field.begin);
-      if (field.number == 7 && field.type == 0) {
+      if (field.number == kDuration && field.type == 0) {
         // The last of several holds; all say the same afterwards.
         placed = true;
         if (field.value == micros) {
@@ -329,7 +330,7 @@ class Annotation {
           changed = true;
           duration();
         }
-      } else if (field.number == 10 && field.type == 2) {
+      } else if (field.number == NodeProto::kAttrFieldNumber && field.type == 2) {
         changed = patch_attribute(field.bytes, bytes, ns, work, out) || changed;
       } else {
         out->append(bytes);
@@ -346,12 +347,7 @@ class Annotation {
   // Ours that tell the time: ns_dist_duration_ns, and num_ops where that is the time.
   bool patch_attribute(std::string_view message, std::string_view whole, double ns, std::int64_t work,
                        std::string* out) {
-    std::string_view name;
-    WireReader reader(message);
-    WireField field;
-    while (reader.next(&field)) {
-      if (field.number == 1 && field.type == 2) name = field.bytes;
-    }
+    const std::string_view name = name_of_attribute(message);
     const bool exact = name == "ns_dist_duration_ns", told = work != 0 && name == "num_ops";
     if (!exact && !told) {
       out->append(whole);
@@ -359,16 +355,17 @@ class Annotation {
     }
     std::string attribute;
     bool changed = false;
-    WireReader again(message);
-    while (again.next(&field)) {
-      if (exact && field.number == 3 && field.type == 1) {  // double_val
+    WireReader reader(message);
+    WireField field;
+    while (reader.next(&field)) {
+      if (exact && field.number == kDouble && field.type == 1) {
         const auto bits = std::bit_cast<std::uint64_t>(ns);
         changed = changed || field.value != bits;
-        append_field(3, 1, &attribute);
+        append_tag(kDouble, 1, &attribute);
         for (unsigned shift = 0; shift < 64; shift += 8) attribute += static_cast<char>((bits >> shift) & 0xffU);
-      } else if (told && field.number == 9 && field.type == 0) {  // int64_val
+      } else if (told && field.number == kInt64 && field.type == 0) {
         changed = changed || field.value != static_cast<std::uint64_t>(work);
-        append_field(9, 0, &attribute);
+        append_tag(kInt64, 0, &attribute);
         append_varint(static_cast<std::uint64_t>(work), &attribute);
       } else {
         attribute.append(message.substr(field.begin, field.end - field.begin));
@@ -378,9 +375,7 @@ class Annotation {
       out->append(whole);
       return false;
     }
-    append_field(10, 2, out);
-    append_varint(attribute.size(), out);
-    *out += attribute;
+    append_bytes(NodeProto::kAttrFieldNumber, attribute, out);
     return true;
   }
 

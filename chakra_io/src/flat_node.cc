@@ -316,6 +316,16 @@ bool WireReader::skip_group(std::uint32_t number) {
   return true;
 }
 
+std::string_view name_of_attribute(std::string_view message) {
+  std::string_view name;
+  WireReader reader(message);
+  WireField field;
+  while (reader.next(&field)) {
+    if (field.number == ChakraProtoMsg::AttributeProto::kNameFieldNumber && field.type == 2) name = field.bytes;
+  }
+  return name;
+}
+
 bool WireReader::next(WireField* out) {
   if (!ok_ || at_ == message_.size()) return false;
   ok_ = field(out) && out->type != 4;

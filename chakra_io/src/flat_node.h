@@ -35,6 +35,9 @@ class WireReader {
   bool ok_ = true;
 };
 
+// Of an attribute's bytes.
+std::string_view name_of_attribute(std::string_view message);
+
 struct IntegerAttribute {
   enum class State : std::uint8_t { kMissing, kInteger, kWrong };
   State state = State::kMissing;

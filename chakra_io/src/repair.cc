@@ -20,22 +20,10 @@ namespace {
 
 using namespace chakra;
 
-constexpr std::uint32_t kType = 3, kControl = 4, kData = 5, kAttribute = 10;  // fields of a node
-constexpr std::uint32_t kName = 1, kBool = 27;                                // of an attribute
-
-void append_tag(std::uint32_t number, std::uint32_t type, std::string* out) {
-  append_varint((std::uint64_t{number} << 3U) | type, out);
-}
-
-std::string_view name_of_attribute(std::string_view message) {
-  std::string_view name;
-  WireReader reader(message);
-  WireField field;
-  while (reader.next(&field)) {
-    if (field.number == kName && field.type == 2) name = field.bytes;
-  }
-  return name;
-}
+using NodeProto = ChakraProtoMsg::Node;
+using ChakraProtoMsg::AttributeProto;
+constexpr std::uint32_t kType = NodeProto::kTypeFieldNumber, kControl = NodeProto::kCtrlDepsFieldNumber,
+                        kData = NodeProto::kDataDepsFieldNumber, kAttribute = NodeProto::kAttrFieldNumber;
 
 class Repair {
  public:
@@ -133,14 +121,10 @@ class Repair {
       append_tag(kType, 0, out);
       append_varint(static_cast<std::uint64_t>(TraceNodeType::kCompute), out);
       std::string attribute;
-      append_tag(kName, 2, &attribute);
-      append_varint(std::string_view("is_cpu_op").size(), &attribute);
-      attribute += "is_cpu_op";
-      append_tag(kBool, 0, &attribute);
+      append_bytes(AttributeProto::kNameFieldNumber, "is_cpu_op", &attribute);
+      append_tag(AttributeProto::kBoolValFieldNumber, 0, &attribute);
       append_varint(1, &attribute);
-      append_tag(kAttribute, 2, out);
-      append_varint(attribute.size(), out);
-      *out += attribute;
+      append_bytes(kAttribute, attribute, out);
     }
     return reader.ok();
   }
@@ -220,10 +204,7 @@ class Repair {
       if (known(id)) append_varint(id, &kept);
       rest.remove_prefix(at);
     }
-    if (kept.empty()) return;
-    append_tag(field.number, 2, out);
-    append_varint(kept.size(), out);
-    *out += kept;
+    if (!kept.empty()) append_bytes(field.number, kept, out);
   }
 
   std::vector<Node> nodes_;

@@ -170,6 +170,16 @@ void append_varint(std::uint64_t value, std::string* out) {
   out->push_back(static_cast<char>(value));
 }
 
+void append_tag(std::uint32_t number, std::uint32_t type, std::string* out) {
+  append_varint((std::uint64_t{number} << 3U) | type, out);
+}
+
+void append_bytes(std::uint32_t number, std::string_view bytes, std::string* out) {
+  append_tag(number, 2, out);
+  append_varint(bytes.size(), out);
+  *out += bytes;
+}
+
 void append_frame(const google::protobuf::MessageLite& message, std::string* out) {
   append_varint(message.ByteSizeLong(), out);
   message.AppendToString(out);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "et_def.pb.h"
 #include "ns_dist/chakra_io.h"
@@ -15,6 +16,10 @@ void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out);
 Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node);
 
 void append_varint(std::uint64_t value, std::string* out);
+// What precedes a field, of the wire types of WireField.
+void append_tag(std::uint32_t number, std::uint32_t type, std::string* out);
+// A whole field of bytes.
+void append_bytes(std::uint32_t number, std::string_view bytes, std::string* out);
 
 // Length, then message.
 void append_frame(const google::protobuf::MessageLite& message, std::string* out);
