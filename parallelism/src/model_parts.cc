@@ -42,6 +42,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;
+  key.plan.grad_buckets = kDefault.grad_buckets;
   key.plan.overlap_p2p = kDefault.overlap_p2p;
   key.plan.bf16_first_layers = has_layers_in_16_bits(plan) ? 1 : 0;
   key.plan.bf16_last_layers = kDefault.bf16_last_layers;

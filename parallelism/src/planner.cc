@@ -1,6 +1,7 @@
 #include "ns_dist/planner.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -184,7 +185,7 @@ class StepPlanner {
       Instruction one = run_of(ends && i + 1 == run.count ? agreed(id, pass.kind) : id, layer);
       one.second = second;
       body.push_back(one);
-      if (pass.last) reduce(run.part, layer, body);
+      if (pass.last) reduce(pass.chunk, run.part, layer, body);
     }
   }
 
@@ -197,6 +198,7 @@ class StepPlanner {
       const std::vector<Run> in_order = in_order_of(pass, runs);
       const std::size_t last = agrees_after(pass.kind) ? last_layer(in_order) : in_order.size();
       for (std::size_t i = 0; i < in_order.size(); ++i) work(pass, in_order[i], false, body, i == last);
+      reduce_rest(body);
     }
     send(pass, false, body);
   }
@@ -327,10 +329,11 @@ class StepPlanner {
       to_reduce.reset();
       if (reduces && replicas_.parameters(run.part).total() > 0) to_reduce = run.part;
       if (forward) to_store = offloaded(i);
-      if (pass.last && !shards_gradients(plan_)) reduce(run.part, run.layer, body);
+      if (pass.last && !shards_gradients(plan_)) reduce(pass.chunk, run.part, run.layer, body);
     }
     if (to_reduce) emit(fragments_.with({.reduces = to_reduce}), -1);
     if (to_store) emit(fragments_.with({.stores = to_store}), -1);
+    reduce_rest(body);
   }
 
   // A forward pass beside a backward pass: layer by layer, one computes while the other communicates.
@@ -368,6 +371,7 @@ class StepPlanner {
         if ((b[j].count -= both) == 0) ++j;
       }
     }
+    reduce_rest(body);
     for (const auto& [pass, is_second] : {std::pair(&first, false), std::pair(&second, true)}) {
       if (!agrees_after(pass->kind)) continue;
       Instruction agree = run_of(agreed(std::nullopt, pass->kind));
@@ -388,16 +392,24 @@ class StepPlanner {
     std::int64_t layer = -1, count = 0;  // count: collectives up to and with this one
   };
   void start_gathers(Bodies& body) {
-    std::int64_t count = 0;
     for (const std::int32_t chunk : passes_of_stage().chunks) {
+      const std::size_t begin = gathered_.size();
       for (const Run& run : runs_of(place(chunk).position)) {
-        const std::span<const WorkId> gathers = replicas_.gathers(run.part);
         for (std::int64_t i = 0; i < run.count; ++i) {
-          const std::int64_t layer = run.layer < 0 ? -1 : run.layer + i;
-          count += static_cast<std::int64_t>(gathers.size());
-          start(gathers, layer, body);
-          gathered_.push_back({chunk, run.part, layer, count});
+          gathered_.push_back({chunk, run.part, run.layer < 0 ? -1 : run.layer + i, 0});
         }
+      }
+      // Buckets are filled from the last part on.
+      std::vector<RankParameters> begins(gathered_.size() - begin);  // what the part is the first of
+      for (std::size_t i = begins.size(); i-- > 0;) {
+        begins[i] = buckets_.add(replicas_.parameters(gathered_[begin + i].part), bucket_of(chunk));
+        if (i == 0) begins[i] += buckets_.rest();
+      }
+      for (std::size_t i = 0; i < begins.size(); ++i) {
+        const std::span<const WorkId> gathers = replicas_.gathers(begins[i]);
+        start(gathers, gathered_[begin + i].layer, body);
+        const std::int64_t before = begin + i > 0 ? gathered_[begin + i - 1].count : 0;
+        gathered_[begin + i].count = before + static_cast<std::int64_t>(gathers.size());
       }
     }
   }
@@ -415,9 +427,22 @@ class StepPlanner {
   }
 
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
-  void reduce(Part part, std::int64_t layer, Bodies& body) {
-    replicas_.scale_gradients(replicas_.parameters(part), layer, body);
-    start(replicas_.reductions(part), layer, body);
+  void reduce(std::int32_t chunk, Part part, std::int64_t layer, Bodies& body) {
+    reduce(buckets_.add(replicas_.parameters(part), bucket_of(chunk)), layer, body);
+  }
+  void reduce(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
+    if (parameters.total() == 0) return;
+    replicas_.scale_gradients(parameters, layer, body);
+    start(replicas_.reductions(parameters), layer, body);
+  }
+  // What waits where a pass ends: a chunk does not wait for another one's parts.
+  void reduce_rest(Bodies& body) { reduce(buckets_.rest(), -1, body); }
+
+  // GradBuckets: the least that travels at a time.
+  double bucket_of(std::int32_t chunk) const {
+    if (plan_.grad_buckets == GradBuckets::kLayers) return 0;
+    if (stage_ > 0 || chunk > 0) return std::numeric_limits<double>::infinity();
+    return std::max(40e6, 1e6 * static_cast<double>(plan_.dp * plan_.cp));
   }
 
   const ParallelPlan& plan_;
@@ -437,6 +462,7 @@ class StepPlanner {
 
   // Of the stage.
   std::int64_t stage_ = 0;
+  FillingBuckets buckets_;
   std::vector<Gathered> gathered_;
   std::size_t used_ = 0;  // of gathered_, the last one that was awaited
   struct Sent {

@@ -17,6 +17,12 @@ std::span<const WorkId> once(std::optional<std::vector<WorkId>>& known, Make mak
   if (!known) known = make();
   return *known;
 }
+template <class Known, class Make>
+std::span<const WorkId> once(Known& known, const RankParameters& parameters, Make make) {
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.first == parameters; });
+  return found != known.end() ? found->second : known.emplace_back(parameters, make()).second;
+}
 
 }  // namespace
 
@@ -74,6 +80,22 @@ std::vector<WorkItem> ReplicaCollectives::reductions(const RankParameters& param
   return items;
 }
 
+RankParameters FillingBuckets::add(const RankParameters& part, double least) {
+  const RankParameters experts{.experts = part.experts,
+                               .quantized = part.quantized_experts,
+                               .quantized_experts = part.quantized_experts,
+                               .expert_matrices = part.expert_matrices};
+  experts_ += experts;
+  others_ += part;
+  others_ += experts * -1;
+  RankParameters full;
+  if (experts_.experts >= least) full += std::exchange(experts_, {});
+  if (others_.dense >= least) full += std::exchange(others_, {});
+  return full;
+}
+
+RankParameters FillingBuckets::rest() { return add({}, 0); }
+
 ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, const ModelParts& parts, bool one_table,
                                  std::span<const MatrixShares> shares, ProgramWriter& writer)
     : plan_(plan),
@@ -82,33 +104,27 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
       one_table_(one_table),
       writer_(writer),
       collectives_(plan, shape, writer.program().mesh, shares),
-      gathers_(parts.parts.size()),
-      reductions_(parts.parts.size()),
       unpackings_(parts.parts.size()) {}
 
 RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
   return part_parameters(shape_, parts_, part, one_table_, which);
 }
 
-std::vector<WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
-  return writer_.intern(collectives_.gathers(parameters));
+std::span<const WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
+  return once(gathers_, parameters, [&] { return writer_.intern(collectives_.gathers(parameters)); });
 }
 
-std::vector<WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
-  return writer_.intern(collectives_.reductions(parameters));
+std::span<const WorkId> ReplicaExchange::reductions(const RankParameters& parameters) {
+  return once(reductions_, parameters, [&] { return writer_.intern(collectives_.reductions(parameters)); });
 }
 
 std::span<const WorkId> ReplicaExchange::gathers(Part part) {
-  return once(gathers_[static_cast<std::size_t>(part)], [&] {
-    RankParameters weights = parameters(part);
-    if (shards_weights(plan_)) weights += parameters(part, &ModelPart::frozen);
-    return gathers(weights);
-  });
+  RankParameters weights = parameters(part);
+  if (shards_weights(plan_)) weights += parameters(part, &ModelPart::frozen);
+  return gathers(weights);
 }
 
-std::span<const WorkId> ReplicaExchange::reductions(Part part) {
-  return once(reductions_[static_cast<std::size_t>(part)], [&] { return reductions(parameters(part)); });
-}
+std::span<const WorkId> ReplicaExchange::reductions(Part part) { return reductions(parameters(part)); }
 
 std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
   return once(unpackings_[static_cast<std::size_t>(part)], [&] {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <list>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model_parts.h"
@@ -39,6 +41,18 @@ class ReplicaCollectives {
   std::array<ReplicaGroups, 2> groups_;      // of layers without experts, of experts
 };
 
+// Collects parts until they are large enough to travel together, those of experts apart from all others.
+class FillingBuckets {
+ public:
+  // What travels now that `part` has come, where at least so many parameters do.
+  RankParameters add(const RankParameters& part, double least);
+  // What still waits.
+  RankParameters rest();
+
+ private:
+  RankParameters experts_, others_;
+};
+
 // Keeps references to all that it is made of.
 class ReplicaExchange {
  public:
@@ -54,11 +68,11 @@ class ReplicaExchange {
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
   // where weights are shared.
   std::span<const WorkId> gathers(Part part);
-  std::vector<WorkId> gathers(const RankParameters& parameters);
+  std::span<const WorkId> gathers(const RankParameters& parameters);
   // What sums their gradients over all replicas: each rank gets its share, or all of it where nothing is shared. Where
   // only some replicas share, their shares are summed over the others.
   std::span<const WorkId> reductions(Part part);
-  std::vector<WorkId> reductions(const RankParameters& parameters);
+  std::span<const WorkId> reductions(const RankParameters& parameters);
   // What a pass does with the weights of a part that it gathered: FSDP2 copies them out of the buffer, and operands in
   // the products' format are cast from it, for this pass alone. The casts of a pass are not kept, because the weights
   // are not (torchao, float8 training; TransformerEngine with FSDP).
@@ -69,6 +83,8 @@ class ReplicaExchange {
 
  private:
   using OfParts = std::vector<std::optional<std::vector<WorkId>>>;
+  // By what they exchange. A list holds its elements where they are.
+  using Known = std::list<std::pair<RankParameters, std::vector<WorkId>>>;
 
   const ParallelPlan& plan_;
   const Shape& shape_;
@@ -76,7 +92,8 @@ class ReplicaExchange {
   bool one_table_;
   ProgramWriter& writer_;
   ReplicaCollectives collectives_;
-  OfParts gathers_, reductions_, unpackings_;
+  Known gathers_, reductions_;
+  OfParts unpackings_;
 };
 
 }  // namespace ns_dist

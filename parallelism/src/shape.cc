@@ -267,6 +267,7 @@ OnOneStage on_one_stage(const ParallelPlan& plan) {
   one.shard = 0;
   divide_evenly(one);
   one.delayed_scaling = one.overlap_grad_reduce = one.overlap_param_gather = false;
+  one.grad_buckets = kDefault.grad_buckets;
   const Mesh mesh = mesh_of(plan), mesh_of_one = mesh_of(one);
   on.collectives = tensor_group(plan, mesh, 0) == tensor_group(one, mesh_of_one, 0) &&
                    context_group(plan, mesh, 0) == context_group(one, mesh_of_one, 0) &&

@@ -258,6 +258,12 @@ std::vector<Candidate> overlaps(const Scenario& from) {
   plan.overlap_param_gather |= gathers_weights_once(plan);
   plan.overlap_p2p |= plan.pp > 1 && traits_of(plan).overlaps_messages;
   if (plan != from.plan) found.push_back(with_plan(from, "communicate while computing", plan));
+  // What overlaps shares SMs and memory, and in parts it waits for the latency of each.
+  if (from.plan.overlap_grad_reduce || from.plan.overlap_param_gather) {
+    ParallelPlan apart = from.plan;
+    apart.overlap_grad_reduce = apart.overlap_param_gather = false;
+    found.push_back(with_plan(from, "exchange gradients and weights at once, behind the passes", apart));
+  }
   if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {
     plan.overlap_tp = true;
     found.push_back(with_plan(from, "communicate while computing, in parts beside each product", plan));

@@ -79,6 +79,11 @@ Reason gathers_by_layers(const Scenario& s) {
   if (s.plan.zero != ZeroStage::kParameters) return one_replica(s);
   return "under plan/zero=3 weights are gathered layer by layer";
 }
+Reason exchanges_at_once(const Scenario& s) {
+  const bool gathers = s.plan.overlap_param_gather && gathers_weights_once(s.plan);
+  const bool reduces = s.plan.overlap_grad_reduce && reduces_gradients_once(s.plan);
+  return gathers || reduces ? "" : "replicas exchange nothing beside passes that is not a layer (--overlap)";
+}
 Reason keeps_no_sums(const Scenario& s) {
   if (!shards_gradients(s.plan) || s.plan.grad_accumulation != GradAccumulation::kFp32) return "";
   return "under plan/zero=2 and 3 gradients are reduced as they are made, as with fused";
@@ -174,6 +179,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/last_stage_layers", one_stage},
     {"plan/overlap_grad_reduce", reduces_by_layers},
     {"plan/overlap_param_gather", gathers_by_layers},
+    {"plan/grad_buckets", exchanges_at_once},
     {"plan/account_embedding", one_stage},
     {"plan/account_loss", one_stage},
     {"plan/scatter_p2p", messages_differ},

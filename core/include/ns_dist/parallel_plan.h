@@ -134,6 +134,13 @@ constexpr bool sums_in_fp32(GradAccumulation how) {
 enum class TensorBlocking { kOff, kReductions, kOn };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<TensorBlocking> = {"off", "reductions", "on"};
+// What gradients that are reduced beside passes, and weights that are gathered so, travel in: layers, or
+// Megatron-Core's buckets (distributed_data_parallel.py): on the first stage, of the first chunk at least 40 million
+// parameters, and a million for each replica, so that rings do not wait for latency; else all of a chunk. Experts have
+// buckets of their own. A layer is not divided.
+enum class GradBuckets { kLayers, kMegatron };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<GradBuckets> = {"layers", "megatron"};
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
@@ -214,12 +221,13 @@ struct ParallelPlan {
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   TensorBlocking blocking_tp = TensorBlocking::kOff;
-  bool overlap_grad_reduce = false;   // data-parallel gradient reduction beside the last backward passes
-  bool overlap_param_gather = false;  // data-parallel parameter gathering beside the first forward passes
-  bool overlap_p2p = false;           // a stage goes on computing while it sends
-  bool scatter_p2p = false;           // of what tensor-parallel ranks have alike, each sends a part
-  bool overlap_tp = false;            // tensor-parallel collectives run in parts beside their products
-  bool overlap_ep = false;            // shared experts compute while tokens travel
+  bool overlap_grad_reduce = false;                 // data-parallel gradient reduction beside the last backward passes
+  bool overlap_param_gather = false;                // data-parallel parameter gathering beside the first forward passes
+  GradBuckets grad_buckets = GradBuckets::kLayers;  // under the two overlaps above
+  bool overlap_p2p = false;                         // a stage goes on computing while it sends
+  bool scatter_p2p = false;                         // of what tensor-parallel ranks have alike, each sends a part
+  bool overlap_tp = false;                          // tensor-parallel collectives run in parts beside their products
+  bool overlap_ep = false;                          // shared experts compute while tokens travel
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 };
 
@@ -587,6 +595,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.overlap_grad_reduce);
   visit({.name = "plan/overlap_param_gather", .help = "parameters are gathered beside the first forward passes"},
         plan.overlap_param_gather);
+  visit({.name = "plan/grad_buckets",
+         .help = "what travels together beside passes: a layer, or Megatron-Core's buckets",
+         .in_reports = kOptional},
+        plan.grad_buckets);
   visit({.name = "plan/overlap_p2p",
          .help = "a stage goes on computing while it sends",
          .default_text = "as the schedule does"},

@@ -759,6 +759,37 @@ TEST(Planner, DataParallelCommunication) {
   EXPECT_EQ(sums.nodes.count("weights.all_gather"), 0u);
 }
 
+// Megatron-Core joins layers until they have 40 million parameters, and a million for each replica, on the first stage;
+// on others all of a chunk travels at once. Both ways the bytes are those of layers.
+TEST(Planner, MegatronsBucketsJoinLayers) {
+  Model model = llama(24, 1024, 16, 16, 2048);  // 10.5 M parameters a layer
+  const double layer = 4 * 1024.0 * 1024 + 3 * 1024.0 * 2048 + 2 * 1024, table = 32000.0 * 1024;
+  const Training training{64, 1, 1024, Precision::kBf16};
+  ParallelPlan plan{.pp = 2, .dp = 4, .overlap_grad_reduce = true, .overlap_param_gather = true};
+  const auto sizes = [&](std::string_view name, std::int64_t stage) {
+    std::vector<double> found;
+    const ExecutionGraph graph = planned(model, plan, training);
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const WorkItem& item = graph.work_of(NodeId{n});
+      if (item.name != name || ExecutionGraph::stage_of(graph.node(NodeId{n}).lane) != stage) continue;
+      found.push_back(std::get<Collective>(item.work).size / B);
+    }
+    return found;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_EQ(sizes("gradients.reduce_scatter", 0).size(), 13u);  // 12 layers and the table
+  plan.grad_buckets = GradBuckets::kMegatron;
+  // 4 layers of 10.5 M reach 40 M; the table is what is left.
+  EXPECT_THAT(sizes("gradients.reduce_scatter", 0),
+              ElementsAre(4 * 4 * layer, 4 * 4 * layer, 4 * 4 * layer, 4 * table));
+  EXPECT_THAT(sizes("weights.all_gather", 0), ElementsAre(2 * table, 2 * 4 * layer, 2 * 4 * layer, 2 * 4 * layer));
+  EXPECT_THAT(sizes("gradients.reduce_scatter", 1), ElementsAre(4 * (12 * layer + table + 1024)));
+  EXPECT_THAT(sizes("weights.all_gather", 1), ElementsAre(2 * (12 * layer + table + 1024)));
+  plan.dp = 64;  // 64 M: 7 layers, then 5 and the table
+  EXPECT_THAT(sizes("gradients.reduce_scatter", 0), ElementsAre(4 * 7 * layer, 4 * (5 * layer + table)));
+  EXPECT_THAT(sizes("weights.all_gather", 0), ElementsAre(2 * (5 * layer + table), 2 * 7 * layer));
+}
+
 // A sum over microbatches is complete after the last one.
 TEST(Planner, GradientsAreReducedAfterTheLastMicrobatch) {
   const Model model = llama(4, 1024, 16, 16, 4096);
