@@ -48,9 +48,12 @@ FragmentId LayerFragments::with(const BesidePass& beside) {
     }
   }
   if (kernels) append(writer_[*kernels], last_kernel, made);
-  if (reduces) {
+  // Each microbatch has its share of the additions of all but the first, where that is the sum (FSDP: foreach_reduce,
+  // _post_backward_hook).
+  const double added = takes_first_gradients(plan_) ? 1 - 1 / static_cast<double>(shape_.microbatches) : 1;
+  if (reduces && added > 0) {
     const auto share = static_cast<std::int64_t>(share_of_rank(replicas_.parameters(*reduces), plan_));
-    const Elementwise add{"add", std::max<std::int64_t>(1, share), 2 * sum, sum, 1};
+    const Elementwise add{"add", std::max<std::int64_t>(1, share), 2 * sum * added, sum * added, 1};
     made.add(Stream::kCompute,
              writer_.intern({"gradients.accumulate", Category::kBackward, Operator{add, shape_.dtype}}), {collective});
   } else if (collective != kEntry) {

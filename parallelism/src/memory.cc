@@ -156,10 +156,12 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
   return stages;
 }
 
-// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones; `layers` tells those
-// of layers, `shares` those of matrices. `detail`: where it is asked for.
+// Weights, gradients and optimizer state of `held` parameters, and the weights of `frozen` ones, beside the activations
+// of `used` in a step of so many microbatches; `layers` tells those of layers, `shares` those of matrices. `detail`:
+// where it is asked for.
 void add_state(const Shape& shape, const RankParameters& held, const RankParameters& frozen, const StageChunks& layers,
-               const MatrixShares& shares, StageMemory& used, StageMemoryDetail* detail = nullptr) {
+               const MatrixShares& shares, std::int64_t microbatches, StageMemory& used,
+               StageMemoryDetail* detail = nullptr) {
   const ParallelPlan& plan = *shape.plan;
   const BytesPerParameter each = bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights);
   const double updated = updated_parameters(held, plan, shares);
@@ -211,13 +213,21 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   }
   if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
   if (plan.passes == Passes::kForward) return;
+  // Where there is no gradient before the first backward pass, they grow while activations go: what they take beyond
+  // the activations' place.
+  const auto sums = [&](Bytes whole_sums) {
+    return takes_first_gradients(plan) && microbatches == 1 ? max(Bytes(), whole_sums - used.activations) : whole_sums;
+  };
   if (shards_gradients(plan) || offloads_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
     const double stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1;
-    used.gradients = stays * updated * sum + whole * each.weight * units::B;
+    used.gradients = sums(stays * updated * sum) + whole * each.weight * units::B;
     if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
-    used.gradients = (held.total() + padding) * gradient_size(plan, shape.dtype);
+    const Bytes buffer = (held.total() + padding) * gradient_size(plan, shape.dtype);
+    used.gradients = sums(buffer);
+    // PyTorch's DistributedDataParallel has buckets of their size beside them (gradient_as_bucket_view is off).
+    if (plan.weights != WeightStorage::kMaster && has_replicas(plan) && !is_fsdp(plan)) used.gradients += buffer;
     used.padding += padding * gradient_size(plan, shape.dtype);
     // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over, FSDP2
     // layer by layer (to_accumulated_grad_if_needed).
@@ -268,7 +278,7 @@ struct PlanHoldings {
     return kept_by_stage(shape, pipeline.passes->seats, pipeline.layers, of);
   }
   void add_state_of(std::size_t stage, StageMemory& used, StageMemoryDetail* detail = nullptr) const {
-    add_state(shape, trained[stage], frozen[stage], kept[stage], shares[stage], used, detail);
+    add_state(shape, trained[stage], frozen[stage], kept[stage], shares[stage], shape.microbatches, used, detail);
   }
 };
 Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, const Training& training,
@@ -368,18 +378,10 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
   for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {
     const StageChunks& kept = held.kept[stage];
     StageMemory used;
-    held.add_state_of(stage, used);
     used.activations = units::B * (plan.passes == Passes::kForward
                                        ? forward_needs(kept).bytes + kept.cached
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
-    // PyTorch alone has no gradient before its first backward pass, and they grow while activations go
-    // (torch.optim.Optimizer.zero_grad, set_to_none): what they take beyond the activations' place.
-    const Bytes gradients = used.gradients;
-    if (takes_first_gradients(plan) && held.shape.microbatches == 1) {
-      used.gradients = max(Bytes(), gradients - used.activations);
-    }
-    // Its DistributedDataParallel has buckets of the gradients' size beside them (gradient_as_bucket_view is off).
-    if (plan.weights != WeightStorage::kMaster && has_replicas(plan) && !is_fsdp(plan)) used.gradients += gradients;
+    held.add_state_of(stage, used);
     used.other = kFramework;
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
                                           static_cast<std::int64_t>(stage));
@@ -492,12 +494,10 @@ Bytes least_memory(const Model& model, const ParallelPlan& plan, const Training&
   matrices.dense = held.matrices;
   matrices.experts = held.expert_matrices;
   even.owned = share_of_rank(matrices, plan);
-  add_state(shape, held, frozen, parts_alone, even, mean);
   if (plan.passes != Passes::kForward) {
     mean.activations = kept_by_stage(shape, seats, all, *parts)[0].chunks[0].after_forward * share * units::B;
   }
-  // As memory_budget has it where a step is one microbatch, which is the least of all.
-  if (takes_first_gradients(plan)) mean.gradients = max(Bytes(), mean.gradients - mean.activations);
+  add_state(shape, held, frozen, parts_alone, even, 1, mean);  // one microbatch needs least
   mean.other = kFramework;
   return mean.total();
 }

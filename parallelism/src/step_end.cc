@@ -138,8 +138,7 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
                                          blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));
   }
   if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
-  // PyTorch's own optimizers drop their gradients (zero_grad, set_to_none).
-  if (has_fp32_shards(plan_) || plan_.weights != WeightStorage::kMaster) return;
+  if (takes_first_gradients(plan_)) return;
   const double in_buffers = replicas_.in_buffers(held).total();
   // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).
   const auto buffer =
@@ -166,13 +165,15 @@ Elementwise StepEnd::cast_of_weights(std::int64_t count) const {
   return {"cast", count, size_of(DType::kFp32) / size_of(shape_.dtype), 0, 1};
 }
 
-DType StepEnd::updated_type() const { return plan_.weights == WeightStorage::kFp32 ? DType::kFp32 : shape_.dtype; }
+DType StepEnd::updated_type() const {
+  return plan_.weights == WeightStorage::kFp32 || has_fp32_shards(plan_) ? DType::kFp32 : shape_.dtype;
+}
 // Adam on this rank. With moments in another format than fp32, gradient, master weight and moments are read, and all
 // but the gradient are written, with the low-precision weight. Weights in fp32 are their own master weights.
 OperatorKind StepEnd::adam(std::int64_t parameters) const {
   const bool low = plan_.weights == WeightStorage::kLow && shape_.dtype != DType::kFp32;
   if (plan_.optimizer_state == MomentType::kFp32 && !low) return OptimizerStep{parameters};
-  const BytesPerParameter each = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights);
+  const BytesPerParameter each = bytes_per_parameter(updated_type(), plan_.optimizer_state, plan_.weights);
   const double gradient = size_of(read_gradients()) / units::B;
   const double master = has_master_weights(plan_, shape_.dtype) ? 0 : each.weight;
   const double element = size_of(updated_type()) / units::B;

@@ -285,11 +285,12 @@ constexpr bool autocasts(const ParallelPlan& plan, DType storage) {
 }
 // Whether weights of this storage format have a copy in fp32 beside them.
 constexpr bool has_master_weights(const ParallelPlan& plan, DType storage) {
-  return plan.weights == WeightStorage::kMaster && !is_single_precision(storage);
+  return plan.weights == WeightStorage::kMaster && !has_fp32_shards(plan) && !is_single_precision(storage);
 }
-// Whether the first microbatch's gradients are the sums, because none is there when it comes.
+// Whether the first microbatch's gradients are the sums, because none is there when it comes: PyTorch's optimizers drop
+// them (zero_grad, set_to_none).
 constexpr bool takes_first_gradients(const ParallelPlan& plan) {
-  return plan.weights != WeightStorage::kMaster && plan.passes == Passes::kTraining;
+  return (is_fsdp(plan) || plan.weights != WeightStorage::kMaster) && plan.passes == Passes::kTraining;
 }
 // Whether ZeRO-2 or 3 runs layer by layer. One replica shares nothing, so that nothing is gathered or reduced, as under
 // ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast.

@@ -22,10 +22,10 @@ Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind) {
   return {std::move(name), Operator{std::move(kind), shape.hidden_dtype}};
 }
 
-std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::initializer_list<Call> added) {
+std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::vector<Call> added) {
   const auto last = std::find_if(calls.rbegin(), calls.rend(),
                                  [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
-  return calls.insert(last.base(), added);
+  return calls.insert(last.base(), std::move_iterator(added.begin()), std::move_iterator(added.end()));
 }
 
 void add_mirrored(const Shape& shape, BlockStep& step, std::string_view name, const OperatorKind& kind) {
@@ -310,9 +310,11 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   const auto sum = [&](std::string_view suffix, std::int64_t columns) {
     return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, 2, 1, 1});
   };
-  const auto lora_a =
-      insert_behind_kernels(step.forward, {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank),
-                                           scale(".lora.scale"), sum(".lora.add", layer.out)});
+  std::vector<Call> behind = {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank)};
+  // A compiler makes one kernel of factor and sum.
+  if (shape.plan->norm_library != Library::kCompiled) behind.push_back(scale(".lora.scale"));
+  behind.push_back(sum(".lora.add", layer.out));
+  const auto lora_a = insert_behind_kernels(step.forward, std::move(behind));
   step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - lora_a) - 1;  // the second product's input
   insert_behind_kernels(step.input_gradient,
                         {scale(".lora.scale.backward"), input_gradient(".lora_b.dgrad", layer.out, rank),

@@ -20,7 +20,7 @@ Call hidden_kernel(const Shape& shape, std::string name, OperatorKind kind);
 void autocast(const Shape& shape, std::vector<Call>& calls, std::string name, double elements, bool to_low);
 
 // Behind the last kernel, before what a layer sends. The place of the first.
-std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::initializer_list<Call> added);
+std::vector<Call>::iterator insert_behind_kernels(std::vector<Call>& calls, std::vector<Call> added);
 // The kernel forward, and behind what `step` has already; backward, "name.backward" before that.
 void add_mirrored(const Shape& shape, BlockStep& step, std::string_view name, const OperatorKind& kind);
 

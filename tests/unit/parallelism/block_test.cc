@@ -737,6 +737,22 @@ TEST(Experts, FrozenRoutersKeepNothing) {
   EXPECT_EQ(step(loss, "loss.logits").kept_for_weight_gradient + step(loss, "loss.logits").output_gradient, 0);
 }
 
+// An adapter's factor is a kernel of its own, which a compiler joins with the sum.
+TEST(Adapters, ACompilerScalesAndAddsInOneKernel) {
+  const Model model = llama(1, 512, 8, 8, 1024);
+  const auto kernels = [&](Library norms, std::string_view end) {
+    ParallelPlan plan{.lora_rank = 8};
+    plan.norm_library = norms;
+    const Block block = mlp_block(Shape(model, plan, {4, 1, 128, Precision::kBf16}));
+    const auto& calls = step(block, "mlp.fc1").forward;
+    return std::count_if(calls.begin(), calls.end(), [&](const Call& call) { return call.name.ends_with(end); });
+  };
+  EXPECT_EQ(kernels(Library::kDefault, ".lora.scale"), 1);
+  EXPECT_EQ(kernels(Library::kCompiled, ".lora.scale"), 0);
+  EXPECT_EQ(kernels(Library::kDefault, ".lora.add"), 1);
+  EXPECT_EQ(kernels(Library::kCompiled, ".lora.add"), 1);
+}
+
 // GPT-2 under autocast drops out the bf16 output of a branch (2 + 2 bytes and a mask of 1), adds it to fp32 hidden
 // states (2 + 4 + 4), and sends these to the next stage; without, all is bf16.
 TEST(Autocast, BranchesHaveTheProductsFormat) {

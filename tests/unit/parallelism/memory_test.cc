@@ -311,6 +311,26 @@ TEST(Memory, ShardsInLowPrecisionAlone) {
   EXPECT_FALSE(check_plan(model, plan, training));
 }
 
+// FSDP has no gradient before the first backward pass (zero_grad, set_to_none). Where a step is one microbatch, shards
+// of gradients come as activations go: the peak has the larger of both. A second microbatch finds all shards there.
+TEST(Memory, FirstGradientsTakeTheActivationsPlace) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const double all = 6'738'415'616, root = 2 * 32'000.0 * 4096 + 4096, layer = (all - root) / 32;
+  ParallelPlan plan{.dp = 2, .zero = ZeroStage::kParameters};
+  plan.zero_library = ZeroLibrary::kFsdp2;
+  const StageMemory twice = memory_budget(model, plan, {4, 1, 4096, Precision::kBf16})->stages[0];
+  const StageMemory once = memory_budget(model, plan, {2, 1, 4096, Precision::kBf16})->stages[0];
+  const double whole = 2 * (root + 2 * layer), shards = 4 * all / 2;
+  EXPECT_NEAR(twice.gradients / B, whole + shards, 1);
+  EXPECT_EQ(once.activations, twice.activations);
+  ASSERT_GT(once.activations / B, shards);
+  EXPECT_NEAR(once.gradients / B, whole, 1);
+  plan.recompute = Recompute::kFull;
+  const StageMemory again = memory_budget(model, plan, {2, 1, 4096, Precision::kBf16})->stages[0];
+  ASSERT_LT(again.activations / B, shards);
+  EXPECT_NEAR((again.gradients + again.activations) / B, whole + shards, 1);
+}
+
 // QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
 // weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 TEST(Memory, LinearLayersFrozenIn4Bits) {

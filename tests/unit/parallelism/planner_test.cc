@@ -148,6 +148,35 @@ TEST(Planner, OffloadedOptimizerMovesGradientsAndWeights) {
   }
 }
 
+// FSDP keeps the first microbatch's gradients as the sums (foreach_reduce), each microbatch has its share of the
+// others' additions; and its shards in fp32 are the weights that Adam updates: 16 bytes are read, 12 written, none is
+// cast.
+TEST(Planner, ShardsInFp32AreUpdatedThemselves) {
+  const auto bytes = [](ZeroLibrary library, std::int64_t microbatches, std::string_view name) {
+    double sum = 0;
+    const ExecutionGraph graph =
+        planned(gpt(4, 512, 8), {.dp = 4, .zero = ZeroStage::kParameters, .zero_library = library},
+                {4 * microbatches, 1, 512, Precision::kBf16});
+    for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
+      const WorkItem& item = graph.work_of(NodeId{n});
+      if (item.name != name) continue;
+      const Work work = work_of(std::get<Operator>(item.work));
+      sum += (work.read + work.written) / B;
+    }
+    return sum;
+  };
+  for (const ZeroLibrary library : {ZeroLibrary::kFsdp, ZeroLibrary::kFsdp2}) {
+    EXPECT_EQ(bytes(library, 1, "gradients.accumulate"), 0);
+    const double all = bytes(ZeroLibrary::kDefault, 4, "gradients.accumulate");
+    EXPECT_NEAR(bytes(library, 4, "gradients.accumulate"), 0.75 * all, 1e-9 * all);
+    EXPECT_EQ(bytes(library, 1, "optimizer.cast_weights"), 0);
+    EXPECT_NEAR(bytes(library, 1, "optimizer.step") / bytes(ZeroLibrary::kDefault, 1, "optimizer.step"), 28.0 / 30,
+                1e-9);
+  }
+  EXPECT_GT(bytes(ZeroLibrary::kDefault, 1, "gradients.accumulate"), 0);
+  EXPECT_GT(bytes(ZeroLibrary::kDefault, 1, "optimizer.cast_weights"), 0);
+}
+
 // FSDP2 holds whole weights over a pipeline's step, but not where nothing is updated: then its products add no
 // gradients up, as those of the other libraries.
 TEST(Planner, PassesWithoutAnUpdateAccumulateGradientsOnce) {
