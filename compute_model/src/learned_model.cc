@@ -152,6 +152,11 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
       // Few rows for each expert: weights bound the experts, not products, and what was learned of the product holds
       // for the product's share of the time. Otherwise more rows would take less time.
       ratio *= std::pow(physics_of(query).seconds(measured) / estimate->seconds, 1 - 1 / ratio);
+    } else if (like.dtype != measured.dtype) {
+      // 8 bits change how long products take, nothing else; these take twice their time at peak at most. Where half
+      // precision is faster, operands are cast to it.
+      const double products = 2 * analytic_.roofline_of(measured, work_of(measured)).compute;
+      ratio = 1 - std::max(0.0, 1 - ratio) * std::min(1.0, products / estimate->seconds);
     }
     scale(*estimate, ratio, work);
     if (steps.on()) steps.add("derived", ratio, how);

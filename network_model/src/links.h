@@ -65,6 +65,11 @@ struct Link {
   double clock_factor = 1;  // of everything that the GPU's SMs do: latencies against those of NCCL's tuning
 
   bool network() const { return link_class == LinkClass::kNetwork; }
+  // What a copy of a byte that stays on its GPU takes of the link's time for one, where SMs make it beside their sends
+  // at the link's speed times `share`. Where a link is slow, memory is much faster, and the copy takes no time.
+  double own_share(double share) const {
+    return network() || link_class == LinkClass::kPcie ? 0 : share * clock_factor;
+  }
 };
 
 Link link_of(const FabricLevel& level, const Gpu& gpu);

@@ -26,7 +26,7 @@ Cost cost(const Call& call, Protocol protocol) {
     const Link& link = call.link(tier);
     const auto bytes_of = [&](double beside) {
       if (call.kind == CollectiveKind::kSendRecv) return call.bytes;
-      const double own = link.network() || call.goes_along(tier) ? 0 : kOwnShare * link.clock_factor;
+      const double own = call.goes_along(tier) ? 0 : link.own_share(kOwnShare);
       return (call.exchanged(tier, beside) + own / ranks) * call.bytes;
     };
     const auto take = [&](double bytes, double bandwidth) {

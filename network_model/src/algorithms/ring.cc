@@ -9,8 +9,8 @@ namespace ns_dist::network {
 namespace {
 
 // The rank's own n-th of the buffer is copied, or reduced, locally in a step of its own, at about the link's speed
-// times this. It is why two ranks reach less bus bandwidth than eight on every machine measured. The SMs do it: a lower
-// clock makes it longer (A100 and H200, each left out, are forecast 1 % better so).
+// times this. It is why two ranks reach less bus bandwidth than eight over every NVLink measured. The SMs do it: a
+// lower clock makes it longer (A100 and H200, each left out, are forecast 1 % better so).
 constexpr double kOwnShare = 0.65;
 
 bool applies(const Call& call, Protocol protocol) {
@@ -43,10 +43,8 @@ Cost cost(const Call& call, Protocol protocol) {
 
   Cost result;
   const Link& innermost = call.link(call.placement->tiers[0]);
-  const double own = innermost.network()
-                         ? 0
-                         : innermost.clock_factor * kOwnShare / ranks * call.bytes /
-                               ring_bandwidth(protocol, innermost.bandwidth, innermost.generation, call.nodes());
+  const double own = innermost.own_share(kOwnShare) / ranks * call.bytes /
+                     ring_bandwidth(protocol, innermost.bandwidth, innermost.generation, call.nodes());
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBarrier:

@@ -122,6 +122,16 @@ TEST(NetworkModel, TheIntervalHoldsThatOfTheNodeToo) {
   EXPECT_GT(network, 5);
 }
 
+// Of an all-gather between two ranks a half crosses PCIe, at 0.75 of its rate. The copy of the other half takes no time
+// of the link: memory is a hundred times as fast.
+TEST(NetworkModel, OnlyWhatTravelsTakesTheTimeOfPcie) {
+  const auto model = model_of(*Catalog::standard().cluster("a100-pcie-80gb-server"));
+  const Forecast pair = *model->forecast({CollectiveKind::kAllGather, 1024 * MiB, {0, {{2, 1}}}});
+  EXPECT_NEAR(pair.latency / (512 * MiB / (0.75 * 32 * GB / s)), 1, 0.01);
+  const Forecast exchange = *model->forecast({CollectiveKind::kAllToAll, 1024 * MiB, {0, {{2, 1}}}});
+  EXPECT_NEAR(exchange.latency / pair.latency, 1, 0.01);
+}
+
 // The transfers in an L40S server go through its host. What stays in a node takes as long as it does there alone: of an
 // all-to-all, a gather or a scatter the half of two nodes, of a broadcast or a reduction all of it.
 TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
