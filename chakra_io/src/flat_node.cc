@@ -1,7 +1,6 @@
 #include "flat_node.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "ns_dist/internal/printable.h"
@@ -18,22 +17,6 @@ std::int64_t zigzag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1U) ^ -static_cast<std::int64_t>(value & 1U);
 }
 std::int64_t low_32(std::uint64_t value) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(value)); }
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    if (std::uint64_t eight = 0; text.size() >= sizeof(eight)) {  // most texts are ASCII
-      std::memcpy(&eight, text.data(), sizeof(eight));
-      if ((eight & 0x8080808080808080U) == 0) {
-        text.remove_prefix(sizeof(eight));
-        continue;
-      }
-    }
-    const std::size_t length = utf8_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
 
 // What an attribute holds, as far as the feeder asks for it.
 struct Value {
@@ -133,8 +116,9 @@ bool read_value(const WireField& field, Value* out) {
       if (field.type == kFour) *out = {};
       break;
     case 29:  // string
+    case 31:  // bytes, which the feeder takes for one
       if (field.type == kBytes) {
-        if (!is_utf8(field.bytes)) return false;
+        if (field.number == 29 && !is_utf8(field.bytes)) return false;
         *out = {};
         out->is_text = true;
         out->text = field.bytes;
@@ -158,7 +142,6 @@ bool read_value(const WireField& field, Value* out) {
     case 22:
     case 24:
     case 26:
-    case 31:
     case 32:
       if (field.type == kBytes) *out = {};
       break;

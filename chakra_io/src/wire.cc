@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+
+#include "ns_dist/internal/printable.h"
 
 namespace ns_dist {
 namespace chakra {
@@ -91,7 +94,10 @@ struct SetValue {
   void operator()(std::int64_t value) const { out->set_int64_val(value); }
   void operator()(std::uint64_t value) const { out->set_uint64_val(value); }
   void operator()(double value) const { out->set_double_val(value); }
-  void operator()(const std::string& value) const { out->set_string_val(value); }
+  // A string that is no UTF-8 is one that no parser takes.
+  void operator()(const std::string& value) const {
+    is_utf8(value) ? out->set_string_val(value) : out->set_bytes_val(value);
+  }
   void operator()(const std::vector<bool>& values) const {
     auto* list = out->mutable_bool_list();
     for (const bool value : values) list->add_values(value);
@@ -106,7 +112,10 @@ struct SetValue {
     out->mutable_double_list()->mutable_values()->Add(values.begin(), values.end());
   }
   void operator()(const std::vector<std::string>& values) const {
-    out->mutable_string_list()->mutable_values()->Add(values.begin(), values.end());
+    auto* list = std::all_of(values.begin(), values.end(), [](const std::string& value) { return is_utf8(value); })
+                     ? out->mutable_string_list()->mutable_values()
+                     : out->mutable_bytes_list()->mutable_values();
+    list->Add(values.begin(), values.end());
   }
 };
 
@@ -140,6 +149,24 @@ void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out) {
     added->set_name(attribute.name);
     std::visit(SetValue{added}, attribute.value);
   }
+}
+
+Result<void> check_texts(const TraceNode& node) {
+  const auto no_utf8 = [](const std::string& what) {
+    return fail({ErrorCode::kInvalidInput, what + " is no UTF-8", "", "text in UTF-8"});
+  };
+  if (!is_utf8(node.name)) return no_utf8("its name");
+  for (const auto& [tensors, what] : {std::pair(&node.inputs, "inputs"), std::pair(&node.outputs, "outputs")}) {
+    for (const std::string* text : {&tensors->values, &tensors->shapes, &tensors->types}) {
+      if (!is_utf8(*text)) return no_utf8(fmt::format("a text of its {}", what));
+    }
+  }
+  for (const TraceAttribute& attribute : node.attributes) {
+    if (!is_utf8(attribute.name)) {
+      return no_utf8(fmt::format("the name of its attribute \"{}\"", printable(attribute.name)));
+    }
+  }
+  return {};
 }
 
 Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node) {

@@ -10,7 +10,10 @@
 
 namespace ns_dist::chakra {
 
+// Contract: check_texts of the node.
 void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out);
+// Error: a text that the format has no other type for is no UTF-8; its place is left to the caller.
+Result<void> check_texts(const TraceNode& node);
 
 // Error: a type that the format does not know; its place is left to the caller.
 Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node);

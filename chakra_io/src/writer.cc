@@ -442,6 +442,11 @@ Result<void> write_trace(const std::filesystem::path& path, std::span<const Trac
   ChakraProtoMsg::Node message;
   std::string frame;
   for (const TraceNode& node : nodes) {
+    if (Result<void> fine = check_texts(node); !fine) {
+      Error error = std::move(fine).error();
+      error.where = fmt::format("{}, node {}", path.string(), node.id);
+      return fail(std::move(error));
+    }
     to_proto(node, &message);
     frame.clear();
     append_frame(message, &frame);

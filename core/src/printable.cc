@@ -1,6 +1,8 @@
 #include "ns_dist/internal/printable.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 namespace ns_dist {
 
@@ -16,6 +18,22 @@ std::size_t utf8_length(std::string_view text) {
   const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
   const bool surrogate = first == 0xED && second >= 0xA0;
   return overlong || surrogate || (first == 0xF4 && second >= 0x90) ? 0 : length;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    if (std::uint64_t eight = 0; text.size() >= sizeof(eight)) {  // most texts are ASCII
+      std::memcpy(&eight, text.data(), sizeof(eight));
+      if ((eight & 0x8080808080808080U) == 0) {
+        text.remove_prefix(sizeof(eight));
+        continue;
+      }
+    }
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
 }
 
 namespace {

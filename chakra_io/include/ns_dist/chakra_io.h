@@ -101,7 +101,8 @@ Result<void> read_trace(std::istream& in, const std::string& where,
                         const std::function<Result<void>(TraceNode&&)>& visit);
 Result<std::vector<TraceNode>> read_trace(const std::filesystem::path& path);
 
-// Writes one trace. Error: a file that cannot be written.
+// Writes one trace. Values that are no UTF-8 become bytes. Errors: a name, inputs or outputs that are none; a file that
+// cannot be written.
 Result<void> write_trace(const std::filesystem::path& path, std::span<const TraceNode> nodes);
 
 // ---- A training step ----

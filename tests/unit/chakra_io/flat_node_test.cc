@@ -59,7 +59,7 @@ TEST(FlatNode, AgreesWithProtobuf) {
     node.duration_micros = random(100000);
     for (std::uint64_t i = random(5); i > 0; --i) {
       TraceValue value;
-      switch (random(8)) {
+      switch (random(9)) {
         case 0:
           value = random(2) != 0;
           break;
@@ -80,6 +80,9 @@ TEST(FlatNode, AgreesWithProtobuf) {
           break;
         case 6:
           value = std::vector<std::int64_t>{1, 2};
+          break;
+        case 7:
+          value = std::string("1\xff");
           break;
         default:
           break;

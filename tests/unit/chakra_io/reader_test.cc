@@ -69,6 +69,35 @@ TEST(Reader, GivesBackWhatWasWritten) {
   EXPECT_EQ(*read, nodes);
 }
 
+// The format's strings are UTF-8, and its parsers refuse files with others; values have another type for them.
+TEST(Reader, ReadsTextsThatAreNoUtf8) {
+  TraceNode node = rich_node();
+  node.attributes = {{"text", std::string("\xff")}, {"texts", std::vector<std::string>{"a", "\xff"}}};
+  ::testing::internal::CaptureStderr();
+  const auto read = read_bytes(written({node}));
+  ASSERT_TRUE(read) << to_text(read.error());
+  EXPECT_EQ(*read, std::vector{node});
+  const ScratchFolder folder;
+  const auto refused = [&](const TraceNode& wrong) {
+    const auto result = write_trace(folder.path() / "x.et", std::vector{rich_node(), wrong});
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "x.et"));
+    return result ? "" : to_text(result.error()).substr(folder.path().string().size());
+  };
+  node.id = 3;
+  node.name = "\xff";
+  EXPECT_EQ(refused(node), "/x.et, node 3: its name is no UTF-8; expected text in UTF-8");
+  node = rich_node();
+  node.inputs.shapes = "\xff";
+  EXPECT_THAT(refused(node), HasSubstr("a text of its inputs is no UTF-8"));
+  node = rich_node();
+  node.outputs.types = "\xff";
+  EXPECT_THAT(refused(node), HasSubstr("a text of its outputs is no UTF-8"));
+  node = rich_node();
+  node.attributes[3].name = "a\xff";
+  EXPECT_THAT(refused(node), HasSubstr("the name of its attribute \"a\\xff\" is no UTF-8"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 // protoc is the format's own encoder: every scalar type and list that it can write arrives in its widest C++ type.
 TEST(Reader, ReadsEveryValueTypeOfTheFormat) {
   const ScratchFolder folder;

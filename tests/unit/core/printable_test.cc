@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace ns_dist {
 namespace {
 
@@ -23,7 +25,10 @@ TEST(Utf8, HasNoOverlongFormsNoSurrogatesAndNothingBeyondUnicode) {
   for (const char* text : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
                            "\xF5\x80\x80\x80", "\xC2", "\xE2\x82", "\xFF"}) {
     EXPECT_EQ(utf8_length(text), 0u) << printable(text);
+    EXPECT_FALSE(is_utf8(std::string("eight ASCII, then ") + text));
   }
+  EXPECT_TRUE(is_utf8("eight ASCII, then H\xC3\xB6he"));
+  EXPECT_TRUE(is_utf8(""));
 }
 
 TEST(ShellWord, IsQuotedWhereAShellWouldReadItOtherwise) {

@@ -15,6 +15,9 @@ std::string printable(std::string_view text);
 // Contract: `text` is not empty.
 std::size_t utf8_length(std::string_view text);
 
+// Whether `text` is made of such characters alone.
+bool is_utf8(std::string_view text);
+
 // In single quotes where a POSIX shell would read it otherwise.
 std::string shell_word(std::string_view text);
 
