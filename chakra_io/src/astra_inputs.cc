@@ -55,14 +55,15 @@ std::string readme(std::int64_t ranks, const ExportOptions& options, const Astra
   const bool fully_connected =
       std::any_of(system.dimensions.begin(), system.dimensions.end(),
                   [](const AstraDimension& d) { return d.topology == AstraTopology::kFullyConnected; });
+  constexpr std::int64_t kBesideTraces = 64, kUsualLimit = 1024;  // of open files
+  const std::int64_t files = ranks + kBesideTraces;
   return fmt::format(
       R"(# One training step as Chakra traces, {0} ranks
 
 `{1}.<rank>.et`: one Chakra trace a rank. `comm_groups.json`: communicator groups. Run them from this folder with
 ASTRA-Sim's analytical backend:
 
-    ulimit -n {2}
-    AstraSim_Analytical_Congestion_Unaware \
+{2}    AstraSim_Analytical_Congestion_Unaware \
       --workload-configuration={7} --comm-group-configuration=comm_groups.json \
       --system-configuration=system.json --network-configuration=network.yml \
       --remote-memory-configuration=remote_memory.json
@@ -76,7 +77,7 @@ Good to know:
 - All-to-alls are direct exchanges; on a Switch each message of one has the whole port. On a network of several dimensions
   an all-to-all of some ranks is a ring there, whatever `system.json` says.
 {4}{5}{6}{8})",
-      ranks, options.prefix, ranks + 64,
+      ranks, options.prefix, files > kUsualLimit ? fmt::format("    ulimit -Sn {}\n", files) : "",
       options.encoding == TraceEncoding::kRoofline
           ? "Durations are exact to the nanosecond: `num_ops` is 1000 a nanosecond at the 1 TFLOP/s of "
             "`system.json`. Keep `peak-perf` and `roofline-enabled` as they are."

@@ -92,6 +92,17 @@ TEST(AstraInputs, ThePrefixIsOneWord) {
   EXPECT_THAT(text_of("it's"), HasSubstr("--workload-configuration='it'\\''s' "));
 }
 
+// One file stays open for each rank. A shell's soft limit is usually 1,024; a lower one would be a step back, and a
+// lower hard one could not be undone.
+TEST(AstraInputs, TheReadmeRaisesTheLimitOfOpenFilesWhereItMust) {
+  const ScratchFolder folder;
+  for (const auto& [ranks, line] : {std::pair(16, ""), std::pair(960, ""), std::pair(968, "    ulimit -Sn 1032\n")}) {
+    ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), ranks, {.directory = folder.path()}));
+    EXPECT_THAT(text_of_file(folder.path() / "README.md"),
+                HasSubstr("backend:\n\n" + std::string(line) + "    AstraSim_Analytical"));
+  }
+}
+
 TEST(AstraInputs, TheReadmeSaysWhatCpuOperatorsDo) {
   const ScratchFolder folder;
   for (const bool host_work : {false, true}) {
