@@ -38,14 +38,14 @@ struct Kernel {
   std::size_t index = 0;  // of the node in the file
   double recorded_ns = 0;
   std::uint64_t id = 0;
-  std::string spec;                       // ns_dist_op
-  std::string factors;                    // ns_dist_factor
-  std::optional<std::uint64_t> as;        // ns_dist_as: the node that has both
-  std::optional<std::uint64_t> launcher;  // its first data dependency
-  std::int64_t lane = 0;                  // tid
-  double flops = 0, bytes = 0;            // num_ops, tensor_size; 0: not known
-  bool roofline = false;                  // its time is told in num_ops
-  bool waits = false;                     // for the host, as one of the waits tells
+  std::string spec;                         // ns_dist_op
+  std::string factors;                      // ns_dist_factor
+  std::optional<std::uint64_t> as;          // ns_dist_as: the node that has both
+  std::vector<std::uint64_t> dependencies;  // where neither tells the operator: of data, then of control
+  std::int64_t lane = 0;                    // tid
+  double flops = 0, bytes = 0;              // num_ops, tensor_size; 0: not known
+  bool roofline = false;                    // its time is told in num_ops
+  bool waits = false;                       // for the host, as one of the waits tells
   std::optional<SymbolicNode> symbols;
 };
 
@@ -92,9 +92,11 @@ class Annotation {
     std::map<std::string, Call> calls;
     take_specs_of_others();
     const auto launcher_of = [&](const Kernel& kernel) -> const Launcher* {
-      if (!kernel.launcher || !kernel.spec.empty()) return nullptr;
-      const auto found = launchers_.find(*kernel.launcher);
-      return found == launchers_.end() || !found->second.op ? nullptr : &found->second;
+      if (!kernel.spec.empty()) return nullptr;
+      for (const std::uint64_t dependency : kernel.dependencies) {
+        if (const auto found = launchers_.find(dependency); found != launchers_.end()) return &found->second;
+      }
+      return nullptr;
     };
     for (const Kernel& kernel : kernels_) {
       const Launcher* launcher = launcher_of(kernel);
@@ -180,7 +182,10 @@ class Annotation {
       kernel.as = static_cast<std::uint64_t>(*as);
     }
     kernel.lane = stream_at(node).value_or(0);
-    if (!node.data_deps.empty()) kernel.launcher = node.data_deps.front();
+    if (kernel.spec.empty() && !kernel.as) {
+      kernel.dependencies = node.data_deps;
+      kernel.dependencies.insert(kernel.dependencies.end(), node.ctrl_deps.begin(), node.ctrl_deps.end());
+    }
     if (!work_is_time(node)) {
       kernel.flops = number_at(node, "num_ops").value_or(0);
       kernel.bytes = number_at(node, "tensor_size").value_or(0);

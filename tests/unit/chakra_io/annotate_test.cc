@@ -334,6 +334,36 @@ TEST(Annotate, KernelsOfOnePytorchCallShareItsForecast) {
   EXPECT_EQ(report.ways[static_cast<std::size_t>(AnnotateWay::kRatio)].kernels, 1U);
 }
 
+// Converters list the kernel before on the stream, or the parent of the call, beside the call that launched a kernel.
+TEST(Annotate, ALauncherIsAnyDependencyThatIsOne) {
+  TraceNode call = kernel(1, 50), wrapper = call;
+  call.name = "aten::mm";
+  call.inputs = {"", "[[64, 32], [32, 16]]", "['Tensor(float)', 'Tensor(float)']"};
+  call.attributes = {{"is_cpu_op", true}};
+  wrapper.id = 2;
+  wrapper.name = "aten::linear_backward_of_mine";
+  wrapper.attributes = call.attributes;
+  TraceNode other = call;
+  other.id = 3;
+  other.name = "aten::relu";
+  TraceNode first = kernel(4, 10), second = kernel(5, 10), both = kernel(6, 10), neither = kernel(7, 10);
+  first.data_deps = {2, 1};
+  second.data_deps = {4};
+  second.ctrl_deps = {2, 1};
+  both.data_deps = {5, 3};  // data before control
+  both.ctrl_deps = {1};
+  neither.data_deps = {6, 2};
+  AnnotateModel model = constant(0);
+  model.forecast = [](const Operator& op) -> std::optional<double> {
+    return std::holds_alternative<Gemm>(op.kind) ? 8000 : 3000;
+  };
+  const auto out = annotated({call, wrapper, other, first, second, both, neither}, model);
+  EXPECT_EQ(out[3].duration_micros, 4U) << "one call, of which each has its half";
+  EXPECT_EQ(out[4].duration_micros, 4U);
+  EXPECT_EQ(out[5].duration_micros, 3U);
+  EXPECT_EQ(out[6].duration_micros, 10U);
+}
+
 // What the format does not know yet, odd lengths of numbers, and the metadata.
 TEST(Annotate, UnknownFieldsAndMetadataSurvive) {
   const ScratchFolder folder;
