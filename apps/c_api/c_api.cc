@@ -301,11 +301,12 @@ struct ns_dist_session {
                    std::string(text_of(asked.input_types))};
     for (const Assignment& each : attributes) node.attributes.push_back({each.field, trace_value(each)});
     if (node.attribute("ns_dist_launches_ns") != nullptr) return forecast_wait(asked, node);
-    const KernelWork work = kernel_work(node);
-    if (work.operators.empty()) return {NS_DIST_UNKNOWN, {}, "the node does not tell what it computes"};
-    const Result<Forecast> forecast = kernels(work.operators, asked.ranks, false, work.factors);
+    const Result<KernelWork> work = kernel_work(node);
+    if (!work) return {NS_DIST_BAD_INPUT, {}, to_text(work.error())};
+    if (work->operators.empty()) return {NS_DIST_UNKNOWN, {}, "the node does not tell what it computes"};
+    const Result<Forecast> forecast = kernels(work->operators, asked.ranks, false, work->factors);
     if (!forecast) return {NS_DIST_UNKNOWN, {}, to_text(forecast.error())};
-    return {NS_DIST_OK, to_struct(*forecast, work.told_by), ""};
+    return {NS_DIST_OK, to_struct(*forecast, work->told_by), ""};
   }
 
   Result<const ComputeCost*> burst_kernels() {

@@ -85,7 +85,8 @@ class Annotation {
     return {};
   }
 
-  void price() {
+  // Errors name the node; the file is left to the caller.
+  Result<void> price() {
     struct Call {
       double recorded = 0, kernels = 0;
     };
@@ -109,7 +110,15 @@ class Annotation {
       std::optional<double> ns;
       AnnotateWay way = AnnotateWay::kOperator;
       bool wait = false;
-      if (!kernel.spec.empty()) ns = forecast_specs(kernel.spec, kernel.factors, &wait);
+      if (!kernel.spec.empty()) {
+        Result<std::optional<double>> told = forecast_specs(kernel.spec, kernel.factors, &wait);
+        if (!told) {
+          Error error = std::move(told).error();
+          error.where = fmt::format("node {}", kernel.id);
+          return fail(std::move(error));
+        }
+        ns = *told;
+      }
       if (const Launcher* launcher = launcher_of(kernel); !ns && launcher != nullptr) {
         way = AnnotateWay::kPytorch;
         const Call& call = calls.at(launcher->call);
@@ -131,6 +140,7 @@ class Annotation {
       }
       settle(kernel, way, ns);
     }
+    return {};
   }
 
   // Behind `price`: waits take what the new durations of the nodes that they tell of do not hide.
@@ -277,7 +287,8 @@ class Annotation {
   }
 
   // Of all operators of a chain, or nothing. A chain with a wait keeps its duration where nothing else tells it.
-  std::optional<double> forecast_specs(const std::string& specs, const std::string& factors, bool* wait) {
+  // Error: factors that are none.
+  Result<std::optional<double>> forecast_specs(const std::string& specs, const std::string& factors, bool* wait) {
     const auto [known, added] = specs_.try_emplace(factors.empty() ? specs : specs + "\n" + factors);
     Specs& of = known->second;
     if (added) {
@@ -285,7 +296,7 @@ class Annotation {
         of.wait = std::any_of(operators->begin(), operators->end(), is_wait);
         of.launches = std::any_of(operators->begin(), operators->end(), waits_for_launches);
         of.ns = of.wait ? std::nullopt : std::optional(0.0);
-        const std::vector<double> told = factors_from(factors, operators->size());
+        NS_TRY(const std::vector<double> told, factors_from(factors, operators->size()));
         for (std::size_t i = 0; i < operators->size() && of.ns; ++i) {
           const Operator& op = (*operators)[i];
           const std::optional<double> ns = forecast(to_spec(op), op);
@@ -420,7 +431,11 @@ Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::fi
   const google::protobuf::LogSilencer silent;
   Annotation annotation(model);
   NS_TRY_VOID(annotation.read(from));
-  annotation.price();
+  if (Result<void> priced = annotation.price(); !priced) {
+    Error error = std::move(priced).error();
+    error.where = fmt::format("{}, {}", from.string(), error.where);
+    return fail(std::move(error));
+  }
   NS_TRY_VOID(annotation.price_waits(from));
   NS_TRY_VOID(annotation.write(from, to));
   return annotation.report();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/printable.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
 #include "symbolic_operators.h"
@@ -38,23 +39,35 @@ std::string text_at(const TraceNode& node, std::string_view name) {
 }
 
 std::string factors_at(const TraceNode& node) {
-  const auto number = number_at(node, "ns_dist_factor");
-  return number ? fmt::format("{}", *number) : text_at(node, "ns_dist_factor");
+  constexpr std::string_view kName = "ns_dist_factor";
+  if (const auto number = number_at(node, kName)) return fmt::format("{}", *number);
+  const TraceValue* value = node.attribute(kName);
+  if (value == nullptr) return "";
+  const auto* text = std::get_if<std::string>(value);
+  return text == nullptr ? "(a list)" : *text;
 }
 
-std::vector<double> factors_from(std::string_view text, std::size_t operators) {
+Result<std::vector<double>> factors_from(std::string_view text, std::size_t operators) {
   constexpr double kMost = 1e6;
   std::vector<double> out;
-  while (true) {
-    const std::size_t bar = text.find('|');
-    const auto factor = number_from<double>(text.substr(0, bar));
-    if (!factor || !(*factor > 0) || *factor > kMost) return {};
+  if (text.empty()) return out;
+  const auto wrong = [&] {
+    const std::string more = operators > 1 ? fmt::format(", or {} with \"|\" between them", operators) : "";
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("attribute ns_dist_factor is \"{}\"", printable(text.substr(0, 60))), "",
+                 fmt::format("a number above 0, at most {}{}", kMost, more)});
+  };
+  for (std::string_view rest = text;;) {
+    const std::size_t bar = rest.find('|');
+    const auto factor = number_from<double>(rest.substr(0, bar));
+    if (!factor || !(*factor > 0) || *factor > kMost) return wrong();
     out.push_back(*factor);
     if (bar == std::string_view::npos) break;
-    text.remove_prefix(bar + 1);
+    rest.remove_prefix(bar + 1);
   }
   if (out.size() == 1) out.resize(operators, out.front());
-  return out.size() == operators ? out : std::vector<double>();
+  if (out.size() != operators) return wrong();
+  return out;
 }
 
 std::string operator_name(const TraceNode& node) {
@@ -84,25 +97,28 @@ const TraceValue* TraceNode::attribute(std::string_view attribute_name) const {
   return nullptr;
 }
 
-KernelWork kernel_work(const TraceNode& node) {
+Result<KernelWork> kernel_work(const TraceNode& node) {
   if (const std::string specs = text_at(node, "ns_dist_op"); !specs.empty()) {
     if (auto operators = operators_from_specs(specs)) {
-      if (std::any_of(operators->begin(), operators->end(), is_wait)) return {};
-      std::vector<double> factors = factors_from(factors_at(node), operators->size());
-      return {kOperatorAttribute, *std::move(operators), std::move(factors)};
+      if (std::any_of(operators->begin(), operators->end(), is_wait)) return KernelWork();
+      NS_TRY(std::vector<double> factors, factors_from(factors_at(node), operators->size()));
+      return KernelWork{kOperatorAttribute, *std::move(operators), std::move(factors)};
     }
   }
-  if (const auto op = pytorch_operator(operator_name(node), node.inputs)) return {"PyTorch operator", {*op}, {}};
+  if (const auto op = pytorch_operator(operator_name(node), node.inputs)) {
+    return KernelWork{"PyTorch operator", {*op}, {}};
+  }
   if (const auto symbols = symbolic_node(node)) {
     const auto op = symbolic_operator(*symbols, {});
     return op ? KernelWork{"STAGE symbols", {*op}, {}} : KernelWork{};
   }
-  if (!text_at(node, "op_type").empty()) return {};  // STAGE's multiply-adds and elements, and no tensors with them
+  // STAGE's multiply-adds and elements, and no tensors with them.
+  if (!text_at(node, "op_type").empty()) return KernelWork();
   const double flops = number_at(node, "num_ops").value_or(0), bytes = number_at(node, "tensor_size").value_or(0);
-  if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return {};
+  if (!(flops >= 0) || !(bytes > 0) || work_is_time(node)) return KernelWork();
   const Operator op{UnknownOperator{"work", flops * units::FLOP, bytes * units::B, Bytes()}};
-  if (!validate(op)) return {};
-  return {"work", {op}, {}};
+  if (!validate(op)) return KernelWork();
+  return KernelWork{"work", {op}, {}};
 }
 
 }  // namespace ns_dist

@@ -23,9 +23,9 @@ std::string text_at(const TraceNode& node, std::string_view name);
 
 // Our attribute ns_dist_factor, as text; empty where it is missing.
 std::string factors_at(const TraceNode& node);
-// Of each of so many operators: of "1.3" 1.3 for all, of "1|1.3" one after the other. Empty: the text is none of so
-// many positive numbers.
-std::vector<double> factors_from(std::string_view text, std::size_t operators);
+// Of each of so many operators: of "1.3" 1.3 for all, of "1|1.3" one after the other, of no text none. Error: a text
+// that is none of so many positive numbers; its place is left to the caller.
+Result<std::vector<double>> factors_from(std::string_view text, std::size_t operators);
 
 // The name of the PyTorch operator: "aten::mm" of a schema "aten::mm(Tensor self, ...", or of a name "aten::mm(1)".
 std::string operator_name(const TraceNode& node);

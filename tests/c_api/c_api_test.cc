@@ -117,6 +117,10 @@ TEST(CApi, ExpertsHaveTheFactorOfTheirPlanOrTrace) {
   ASSERT_EQ(ns_dist_forecast_node(alone.get(), &node, &out), NS_DIST_OK);
   EXPECT_DOUBLE_EQ(out.ns, 0.25 * even);
   EXPECT_LE(out.floor_ns, out.low_ns);
+  attributes[1] = "ns_dist_factor=-2";
+  EXPECT_EQ(ns_dist_forecast_node(alone.get(), &node, &out), NS_DIST_BAD_INPUT);
+  EXPECT_STREQ(ns_dist_error(alone.get()),
+               "attribute ns_dist_factor is \"-2\"; expected a number above 0, at most 1000000");
 }
 
 // The second node runs behind the first one. Together they hid 50 of 90 us, and hide 70 us now.

@@ -120,7 +120,8 @@ typedef struct ns_dist_node {
    * ns_dist_launched, ns_dist_launched_deps, ns_dist_read_before. `method` is "host's launches". */
   const double *launched_ns, *launched_now_ns;
 } ns_dist_node;
-/* NS_DIST_UNKNOWN if nothing tells the operator: the caller should keep the recorded time. */
+/* NS_DIST_UNKNOWN if nothing tells the operator: the caller should keep the recorded time. NS_DIST_BAD_INPUT if
+ * ns_dist_factor is no factor of each operator. */
 int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);
 
 /* One training step with the session's fields and those given here: *report becomes the JSON object of

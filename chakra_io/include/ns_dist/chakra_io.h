@@ -363,8 +363,9 @@ struct KernelWork {
 
 // What a kernel's node tells by itself: our attribute ns_dist_op; a PyTorch operator (op_schema or name, with shapes
 // and types of its inputs); a node of STAGE, with its tensors; or only num_ops, FLOP, and tensor_size, bytes. Kernels
-// of a recorded PyTorch trace tell it by the CPU operator that launched them, which `annotate` looks up.
-KernelWork kernel_work(const TraceNode& node);
+// of a recorded PyTorch trace tell it by the CPU operator that launched them, which `annotate` looks up. Error:
+// ns_dist_factor does not tell a factor of each operator of ns_dist_op; it has no place.
+Result<KernelWork> kernel_work(const TraceNode& node);
 
 // A wait for the host: the nodes that it launched before, and how long that took it.
 struct HostWait {
@@ -432,8 +433,8 @@ struct AnnotateReport {
 // stays. A call of PyTorch that launched several kernels is forecast once and shared out by their recorded times. In
 // traces of STAGE num_ops are multiply-adds and tensor_size elements, which are taken for bf16. Durations are whole
 // microseconds, whose remainder is carried along each stream (attribute tid). A wait for the host becomes longer or
-// shorter by what the new durations hide of its launches (wait_ns). Errors: those of read_trace; a file that cannot be
-// written; one and the same file.
+// shorter by what the new durations hide of its launches (wait_ns). Errors: those of read_trace and kernel_work; a file
+// that cannot be written; one and the same file.
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model);
 
