@@ -74,6 +74,7 @@ class Lint {
     } else if (whole_) {
       if (!replay_only()) compare_collectives();
       if (!replay_only()) compare_messages();
+      if (!replay_only()) note_equal_tags();
     }
     if (lonely_ * 10 > report_.kernels && lonely_ > static_cast<std::uint64_t>(rank_count())) {
       note(fmt::format("{} of {} kernels have no successor: nothing keeps the order of their streams", lonely_,
@@ -300,6 +301,7 @@ class Lint {
       }
       case TraceNodeType::kSend: {
         ++report_.sends;
+        if (node.comm_tag.value >= kTags) long_tags_.insert({rank, facts->peer});
         look_at_first(node, false, &first_communication_);
         Pair& pair = pairs_[{rank, facts->peer}];
         ++pair.count;
@@ -308,6 +310,7 @@ class Lint {
       }
       case TraceNodeType::kReceive: {
         ++report_.receives;
+        if (node.comm_tag.value >= kTags) long_tags_.insert({facts->peer, rank});
         Pair& pair = pairs_[{facts->peer, rank}];
         --pair.count;
         pair.sum -= message_hash(facts->tag, facts->size);
@@ -510,15 +513,43 @@ class Lint {
     }
   }
 
+  template <class Visit>
+  bool read_messages(Rank rank, TraceNodeType type, Rank peer, const Visit& visit) {
+    const auto look_at = [&](const FlatNode& node) {
+      const Result<NodeFacts> facts = facts_of(node, rank);
+      if (facts && facts->type == type && facts->peer == peer) visit(node, *facts);
+      return true;
+    };
+    return read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, look_at).has_value();
+  }
+
+  // Tags of two ranks that differ in the traces and not in ASTRA-Sim.
+  void note_equal_tags() {
+    std::size_t left = 20;  // pairs; two files are read again for each
+    for (const auto& [from, to] : long_tags_) {
+      if (left-- == 0) return;
+      std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> written;  // (tag, size): the first as written
+      std::string found;
+      const auto add = [&](const FlatNode& node, const NodeFacts& facts) {
+        const std::int64_t first = written.try_emplace({facts.tag, facts.size}, node.comm_tag.value).first->second;
+        if (first == node.comm_tag.value || !found.empty()) return;
+        found = fmt::format("tags {} and {}", first, node.comm_tag.value);
+      };
+      read_messages(from, TraceNodeType::kSend, to, add);
+      read_messages(to, TraceNodeType::kReceive, from, add);
+      if (found.empty()) continue;
+      note(fmt::format("messages from rank {} to rank {}: {} are the same one in ASTRA-Sim, which takes them modulo {}",
+                       from, to, found, kTags));
+    }
+  }
+
   using Channels = std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<std::uint64_t>>;  // (tag, size): nodes
   Channels channels(Rank rank, TraceNodeType type, Rank peer) {
     Channels out;
-    const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = facts_of(node, rank);
-      if (facts && facts->type == type && facts->peer == peer) out[{facts->tag, facts->size}].push_back(node.id);
-      return true;
+    const auto add = [&](const FlatNode& node, const NodeFacts& facts) {
+      out[{facts.tag, facts.size}].push_back(node.id);
     };
-    if (!read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add)) out.clear();
+    if (!read_messages(rank, type, peer, add)) out.clear();
     return out;
   }
 
@@ -578,6 +609,7 @@ class Lint {
     }
   };
   std::unordered_map<std::pair<Rank, Rank>, Pair, PairHash> pairs_;  // sender, receiver
+  std::set<std::pair<Rank, Rank>> long_tags_;                        // pairs with tags that ASTRA-Sim makes shorter
   std::uint64_t lonely_ = 0;                                         // kernels without successor
   bool whole_ = true, broken_ = false, told_rates_ = false, told_memory_ = false;
   std::set<TraceCollective> told_algorithms_;

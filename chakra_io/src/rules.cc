@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "ns_dist/internal/number_from.h"
@@ -144,14 +145,15 @@ Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, 
   const bool send = node.type == TraceNodeType::kSend;
   const char* own = send ? "comm_src" : "comm_dst";
   const IntegerAttribute& self = send ? in.comm_src : in.comm_dst;
-  NS_TRY(const std::int64_t tag, required(in.comm_tag, "comm_tag", 0, kTags - 1));
+  // An int there; a negative one is an assertion.
+  NS_TRY(const std::int64_t tag, required(in.comm_tag, "comm_tag", 0, std::numeric_limits<std::int32_t>::max()));
   NS_TRY(node.peer, required(send ? in.comm_dst : in.comm_src, send ? "comm_dst" : "comm_src", 0, ranks - 1));
   NS_TRY_VOID(integer(self, own));
   if (node.peer == rank) return wrong("a message to itself: the feeder aborts");
   if (self.state == IntegerAttribute::State::kInteger && self.value != rank) {
     return wrong(fmt::format("attribute {} is another rank", own));
   }
-  node.tag = static_cast<std::uint32_t>(tag);
+  node.tag = static_cast<std::uint32_t>(tag % kTags);
   return node;
 }
 

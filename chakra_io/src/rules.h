@@ -76,7 +76,7 @@ struct NodeFacts {
   bool cpu = false;
   TraceCollective collective = TraceCollective::kAllReduce;
   std::int64_t size = 0, group = 0;  // of communication
-  std::uint32_t tag = 0;             // of messages
+  std::uint32_t tag = 0;             // of messages, modulo kTags
   Rank peer = 0;
 };
 

@@ -125,6 +125,25 @@ TEST(Lint, FindsMessagesWithoutTheirOtherEnd) {
   EXPECT_EQ(text_of(two.lint()), "rank 1 node 6: rank 0 never sends it (tag 5, 64 bytes)\n");
 }
 
+TEST(Lint, TagsThatAstraSimMakesEqualAreNoted) {
+  const auto of = [](std::int64_t first, std::int64_t second) {
+    std::vector<std::vector<TraceNode>> ranks(2);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const TraceNodeType type = rank == 0 ? TraceNodeType::kSend : TraceNodeType::kReceive;
+      const auto peer = static_cast<std::int64_t>(1 - rank);
+      ranks[rank] = {message(type, 1, peer, 64, first), message(type, 2, peer, 64, second)};
+    }
+    return text_of(LintedTraces(ranks).lint());
+  };
+  EXPECT_EQ(of(1, 500'000'001),
+            "note: messages from rank 0 to rank 1: tags 1 and 500000001 are the same one in ASTRA-Sim, which takes "
+            "them modulo 500000000\n");
+  EXPECT_EQ(of(2, 500'000'001), "");
+  const LintedTraces met(
+      {{message(TraceNodeType::kSend, 1, 1, 64, 1'000'000'007)}, {message(TraceNodeType::kReceive, 1, 0, 64, 7)}});
+  EXPECT_THAT(text_of(met.lint()), HasSubstr("tags 1000000007 and 7 are the same one"));
+}
+
 TEST(Lint, FindsCollectivesThatDisagree) {
   const LintedTraces sizes(
       {{collective_of(1, 8), collective_of(2, 16, {1})}, {collective_of(3, 8), collective_of(4, 24, {3})}});
