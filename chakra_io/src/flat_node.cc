@@ -173,6 +173,8 @@ IntegerAttribute* integer_of(FlatNode* node, std::string_view name) {
                                    : nullptr;
     case 11:
       return name == "tensor_size" ? &node->tensor_size : nullptr;
+    case 13:
+      return name == "comm_priority" ? &node->comm_priority : nullptr;
     default:
       return nullptr;
   }

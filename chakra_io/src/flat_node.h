@@ -50,7 +50,7 @@ struct FlatNode {
   std::string_view name;
   int type = 0;
   std::vector<std::uint64_t> parents;  // of both kinds
-  IntegerAttribute is_cpu_op, num_ops, tensor_size, comm_type, comm_size, comm_src, comm_dst, comm_tag;
+  IntegerAttribute is_cpu_op, num_ops, tensor_size, comm_type, comm_size, comm_src, comm_dst, comm_tag, comm_priority;
   enum class Text : std::uint8_t { kMissing, kText, kWrong };
   Text has_group = Text::kMissing;
   std::string_view group;  // pg_name

@@ -39,7 +39,10 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
   if (feeder == nullptr) {
     return wrong(fmt::format("{} is not supported by the feeder", kCollectiveNames[static_cast<std::size_t>(kind)]));
   }
-  if (!feeder->meets()) return {};
+  if (in.involved == FlatNode::Dimensions::kWrong) {
+    return wrong("attribute involved_dim is no list of bool; the feeder ends");
+  }
+  NS_TRY_VOID(integer(in.comm_priority, "comm_priority"));
   if (in.has_group == FlatNode::Text::kWrong) return wrong("attribute pg_name is no string; the feeder aborts");
   if (in.has_group == FlatNode::Text::kText) {
     const std::string_view text = in.group;
@@ -49,6 +52,9 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
     }
     if (group) node->group = *group;
   }
+  const auto found = groups.find(node->group);
+  if (found == groups.end()) return wrong(fmt::format("group {} is not defined", node->group));
+  if (!feeder->meets()) return {};
   switch (in.involved) {
     case FlatNode::Dimensions::kMissing:
     case FlatNode::Dimensions::kAll:
@@ -59,10 +65,8 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
     case FlatNode::Dimensions::kNone:
       return wrong("attribute involved_dim names no dimension of the network: the feeder hangs");
     case FlatNode::Dimensions::kWrong:
-      return wrong("attribute involved_dim is no list of bool; the feeder ends");
+      break;
   }
-  const auto found = groups.find(node->group);
-  if (found == groups.end()) return wrong(fmt::format("group {} is not defined", node->group));
   const GroupMembers& group = found->second;
   if (!group.place_of(rank)) return wrong(fmt::format("the rank is no member of group {}", node->group));
   if (group.sorted.size() < 2) return wrong(fmt::format("group {} has one member: the feeder hangs", node->group));

@@ -29,8 +29,9 @@ void expect_same(const FlatNode& a, const FlatNode& b) {
   EXPECT_EQ(a.type, b.type);
   EXPECT_EQ(std::multiset<std::uint64_t>(a.parents.begin(), a.parents.end()),
             std::multiset<std::uint64_t>(b.parents.begin(), b.parents.end()));
-  for (const auto member : {&FlatNode::is_cpu_op, &FlatNode::num_ops, &FlatNode::tensor_size, &FlatNode::comm_type,
-                            &FlatNode::comm_size, &FlatNode::comm_src, &FlatNode::comm_dst, &FlatNode::comm_tag}) {
+  for (const auto member :
+       {&FlatNode::is_cpu_op, &FlatNode::num_ops, &FlatNode::tensor_size, &FlatNode::comm_type, &FlatNode::comm_size,
+        &FlatNode::comm_src, &FlatNode::comm_dst, &FlatNode::comm_tag, &FlatNode::comm_priority}) {
     EXPECT_EQ(a.*member, b.*member);
   }
   EXPECT_EQ(a.has_group, b.has_group);
@@ -46,8 +47,8 @@ TEST(FlatNode, AgreesWithProtobuf) {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
     return (seed >> 33U) % below;
   };
-  const char* names[] = {"is_cpu_op", "num_ops",  "tensor_size", "comm_type",    "comm_size", "comm_src",
-                         "comm_dst",  "comm_tag", "pg_name",     "involved_dim", "other",     ""};
+  const char* names[] = {"is_cpu_op", "num_ops", "tensor_size",  "comm_type",     "comm_size", "comm_src", "comm_dst",
+                         "comm_tag",  "pg_name", "involved_dim", "comm_priority", "other",     ""};
   int refused = 0, read = 0;
   for (int round = 0; round < 20000; ++round) {
     TraceNode node;

@@ -230,6 +230,20 @@ TEST(Replay, FindsWhatTheFeederRefusesInANode) {
   node = collective(1, "1", 8);
   node.attributes[2].value = std::int64_t{1};
   EXPECT_THAT(of_node(node), HasSubstr("pg_name is no string"));
+  // Read of every collective, whatever the scheduling policy.
+  for (const TraceCollective type : {TraceCollective::kAllReduce, TraceCollective::kBroadcast}) {
+    for (const TraceValue& value : {TraceValue(5.0), TraceValue(std::string("5"))}) {
+      node = collective(1, "1", 8, {}, type);
+      node.attributes.push_back({"comm_priority", value});
+      EXPECT_THAT(of_node(node), HasSubstr("comm_priority is no integer; the feeder aborts"));
+    }
+    node.attributes.back().value = std::int64_t{5};
+    EXPECT_EQ(of_node(node).find("comm_priority"), std::string::npos);
+    node.attributes.back() = {"involved_dim", std::vector<std::int64_t>{1}};
+    EXPECT_THAT(of_node(node), HasSubstr("involved_dim is no list of bool"));
+    EXPECT_THAT(of_node(collective(1, "7", 8, {}, type)), HasSubstr("group 7 is not defined"));
+  }
+  EXPECT_EQ(of_node(collective(1, "4", 8, {}, TraceCollective::kBroadcast)), "") << "each rank for itself";
   EXPECT_THAT(of_node(send(1, 0, 8, 1)), HasSubstr("to itself"));
   EXPECT_THAT(of_node(send(1, 5, 8, 1)), HasSubstr("comm_dst is 5"));
   EXPECT_THAT(of_node(send(1, 1, 8, std::int64_t{1} << 31)),
