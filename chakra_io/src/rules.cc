@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "ns_dist/astra_network.h"
 #include "ns_dist/internal/number_from.h"
 
 namespace ns_dist::chakra {
@@ -14,6 +15,17 @@ namespace {
 tl::unexpected<Error> wrong(std::string message) { return fail({ErrorCode::kInvalidInput, std::move(message), ""}); }
 
 constexpr std::int64_t kMost = std::int64_t{1} << 62;
+
+// ASTRA-Sim's event queue keeps ns in doubles. Later than 2^53 an event may be due at a ns that none of them is, and
+// its rank hangs (CommonNetworkApi::sim_schedule, Sys::call_events).
+constexpr std::uint64_t kMostMicros = (std::uint64_t{1} << 53U) / 1000;
+
+Result<void> check_duration(const FlatNode& node) {
+  if (node.duration_micros <= kMostMicros) return {};
+  return wrong(
+      fmt::format("duration_micros is {}, expected at most {} (104 days): ASTRA-Sim's clock loses what is later",
+                  node.duration_micros, kMostMicros));
+}
 
 Result<void> integer(const IntegerAttribute& attribute, const char* name) {
   if (attribute.state != IntegerAttribute::State::kWrong) return {};
@@ -54,7 +66,7 @@ Result<void> check_collective(const FlatNode& in, Rank rank, const std::map<std:
   }
   const auto found = groups.find(node->group);
   if (found == groups.end()) return wrong(fmt::format("group {} is not defined", node->group));
-  if (!feeder->meets()) return {};
+  if (!feeder->meets()) return check_duration(in);
   switch (in.involved) {
     case FlatNode::Dimensions::kMissing:
     case FlatNode::Dimensions::kAll:
@@ -119,12 +131,15 @@ Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, 
   node.type = static_cast<TraceNodeType>(in.type);
   NS_TRY_VOID(integer(in.is_cpu_op, "is_cpu_op"));
   node.cpu = in.is_cpu_op.value != 0;
+  if (timed == TimedBy::kDurations) NS_TRY_VOID(check_duration(in));
   switch (node.type) {
     case TraceNodeType::kCompute:
       if (timed == TimedBy::kRoofline && !node.cpu) {
         // Without a size the feeder skips the node and forgets who waits for it.
         NS_TRY_VOID(required(in.tensor_size, "tensor_size", 1, kMost));
         NS_TRY_VOID(required(in.num_ops, "num_ops", 1, kMost));
+      } else {
+        NS_TRY_VOID(check_duration(in));
       }
       return node;
     case TraceNodeType::kMemLoad:
@@ -141,7 +156,7 @@ Result<NodeFacts> check_node(const FlatNode& in, Rank rank, std::int64_t ranks, 
       break;
   }
   if (node.cpu) return wrong("communication with is_cpu_op: the feeder refuses it");
-  NS_TRY(node.size, required(in.comm_size, "comm_size", 1, kMost));
+  NS_TRY(node.size, required(in.comm_size, "comm_size", 1, kMostAstraBytes));
   if (node.type == TraceNodeType::kCollective) {
     NS_TRY_VOID(check_collective(in, rank, groups, &node));
     return node;

@@ -24,7 +24,7 @@ using Int = std::int64_t;
 constexpr double kGib = 1073741824.0;  // bytes of what ASTRA-Sim calls GB
 
 // Nine years in ns. What is as long, or as many bytes, is refused; sums of a few such terms do not overflow.
-constexpr Int kNineYears = Int{1} << 58;
+constexpr Int kNineYears = kMostAstraBytes + 1;
 
 Int truncated(double nanoseconds) {
   return nanoseconds < static_cast<double>(kNineYears) ? static_cast<Int>(nanoseconds) : kNineYears;
@@ -247,7 +247,7 @@ Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int com
     return fail({ErrorCode::kInvalidInput, fmt::format("ASTRA-Sim runs no {}", name_of(kind)), "",
                  "all_reduce, all_gather, reduce_scatter or all_to_all"});
   }
-  if (comm_size >= kNineYears || system.splits >= kNineYears) return too_long();
+  if (comm_size > kMostAstraBytes || system.splits > kMostAstraBytes) return too_long();
   if (comm_size < 1 || system.splits < 1 || system.active_chunks < 1) {
     return fail({ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers"});
   }

@@ -90,6 +90,9 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 std::string astra_refusal(std::string_view algorithm, CollectiveKind kind, std::int64_t npus, std::int64_t chunk,
                           bool grouped);
 
+// The most bytes of one collective or message that the closed forms of ASTRA-Sim's times compute with.
+inline constexpr std::int64_t kMostAstraBytes = (std::int64_t{1} << 58) - 1;
+
 // The attribute comm_size of a collective or message in a trace: whole bytes, rounded up, at least one; of an
 // all-gather a rank's own shard, where we count what comes out.
 std::int64_t astra_comm_size(const Collective& collective);

@@ -179,6 +179,14 @@ TEST(Lint, ATimeThatNobodyReadsIsNoMistake) {
   EXPECT_TRUE(report.ran);
 }
 
+TEST(Lint, TimesAndSizesHaveALimit) {
+  TraceNode endless = compute(3);
+  endless.duration_micros = ~std::uint64_t{0};
+  EXPECT_THAT(text_of(LintedTraces({{endless}}).lint({})), HasSubstr("rank 0 node 3: duration_micros is 184467"));
+  const TraceNode all = collective_of(2, std::int64_t{1} << 62);
+  EXPECT_THAT(text_of(LintedTraces({{all}, {all}}).lint()), HasSubstr("rank 1 node 2: attribute comm_size is 46116"));
+}
+
 // Every trace is whole by itself; only running them shows the circle.
 TEST(Lint, FindsTheDeadlockOfTheSharedSlot) {
   const LintedTraces traces({{collective_of(1, 8), message(TraceNodeType::kSend, 2, 1, 8, 7)},
