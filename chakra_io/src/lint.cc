@@ -195,7 +195,7 @@ class Lint {
     constexpr std::int64_t kOthersShare = std::numeric_limits<std::int64_t>::max();  // of several dimensions
     const std::string& first = system.dimensions.front().algorithm.of(kind);
     if (system.dimensions.size() == 1 || (all && first.starts_with("one"))) {  // over all dimensions at once
-      check(first, members, facts.size / std::max<std::int64_t>(1, system.splits));
+      check(first, members, astra_chunk(system, kind, facts.size));
     } else if (all) {  // other groups are rings
       for (const AstraDimension& each : system.dimensions) check(each.algorithm.of(kind), each.npus, kOthersShare);
     }

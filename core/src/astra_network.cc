@@ -307,6 +307,11 @@ constexpr std::string_view kLeftOut[] = {"trace-enabled",
 
 }  // namespace
 
+std::int64_t astra_chunk(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size) {
+  const std::int64_t share = comm_size / std::max<std::int64_t>(1, system.splits);
+  return kind == CollectiveKind::kAllGather ? share : std::max(share, system.npus());
+}
+
 std::string astra_refusal(std::string_view algorithm, CollectiveKind kind, std::int64_t npus, std::int64_t chunk,
                           bool grouped) {
   const bool halving = algorithm == "halvingDoubling" || algorithm == "oneHalvingDoubling";

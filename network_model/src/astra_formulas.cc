@@ -241,8 +241,7 @@ struct Chunks {
   Int size = 0, rounds = 1, count = 1;
 };
 
-// `npus`: those of the whole network, also for a group of fewer.
-Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int comm_size, Int npus) {
+Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int comm_size) {
   if (!runs(kind)) {
     return fail({ErrorCode::kInvalidInput, fmt::format("ASTRA-Sim runs no {}", name_of(kind)), "",
                  "all_reduce, all_gather, reduce_scatter or all_to_all"});
@@ -251,13 +250,9 @@ Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int com
   if (comm_size < 1 || system.splits < 1 || system.active_chunks < 1) {
     return fail({ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers"});
   }
-  Int size = comm_size, c = size / system.splits;
-  if (kind != CollectiveKind::kAllGather && c < npus) {
-    c = npus;
-    size = times(system.splits, c);
-  }
+  const Int c = astra_chunk(system, kind, comm_size);
   if (c < 1) return no_form("an all-gather of fewer bytes than splits (it never ends)");
-  const Int count = ceil_div(size, c);
+  const Int count = c > comm_size / system.splits ? system.splits : ceil_div(comm_size, c);  // raised: all are
   return Chunks{c, ceil_div(count, system.active_chunks), count};
 }
 
@@ -270,7 +265,7 @@ Error no_algorithm(CollectiveKind kind) {
 
 Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size) {
   NS_TRY(const std::vector<Dimension> dims, dimensions_of(system));
-  NS_TRY(const Chunks chunks, chunks_of(system, kind, comm_size, system.npus()));
+  NS_TRY(const Chunks chunks, chunks_of(system, kind, comm_size));
   const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system.local_bandwidth_aware);
   if (phases.empty()) return fail(no_algorithm(kind));
   if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
@@ -459,7 +454,7 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
     for (Int& t : times) t += duration;
     return {};
   }
-  NS_TRY(const Chunks chunks, chunks_of(system_, kind, comm_size, npus));
+  NS_TRY(const Chunks chunks, chunks_of(system_, kind, comm_size));
   NS_TRY(const std::vector<Dimension> dims, dimensions_of(system_));
   if (n == npus) {
     const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system_.local_bandwidth_aware);

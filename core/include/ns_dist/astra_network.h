@@ -85,8 +85,12 @@ AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus);
 // more than the cluster has.
 Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus);
 
+// Bytes of a chunk of a collective: comm_size over the splits, but of other than all-gathers at least one for each NPU
+// of the network, also for a group of some of them (its Sys::determine_chunk_size). 0: an all-gather that never ends.
+std::int64_t astra_chunk(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size);
+
 // Why ASTRA-Sim's algorithm does not run a collective of so many NPUs, and what it does instead; empty where it does.
-// `chunk`: bytes of comm_size over the splits. `grouped`: the NPUs are some of the network's.
+// `chunk`: as astra_chunk. `grouped`: the NPUs are some of the network's.
 std::string astra_refusal(std::string_view algorithm, CollectiveKind kind, std::int64_t npus, std::int64_t chunk,
                           bool grouped);
 

@@ -303,6 +303,13 @@ TEST(Lint, SomeAlgorithmsDoNotRunEveryCollective) {
     EXPECT_THAT(of(halving, TraceCollective::kAllToAll, 1 << 20), HasSubstr("ALL_TO_ALL: \"" + std::string(halving)));
   }
   EXPECT_EQ(of("doubleBinaryTree", TraceCollective::kAllToAll, 1), "");
+  // A chunk has a byte for each NPU, also that of a group of some of them: 4 bytes of 4 ranks of 16 become 16.
+  EXPECT_THAT(of("halvingDoubling", TraceCollective::kAllReduce, 3), HasSubstr("in chunks of 4 bytes"));
+  std::vector<std::vector<TraceNode>> quarter = each(16, compute(1));
+  for (std::size_t rank = 0; rank < 4; ++rank) quarter[rank] = {collective_of(1, 4)};
+  EXPECT_EQ(text_of(LintedTraces(quarter).lint({{1, {0, 1, 2, 3}}},
+                                               on({{AstraTopology::kSwitch, 16, 50, 500, "halvingDoubling"}}))),
+            "");
   std::vector<std::vector<TraceNode>> some = each(4, compute(1));
   for (std::size_t rank = 0; rank < 2; ++rank) some[rank] = {collective_of(1, 1 << 20)};
   const LintedTraces two(some);
