@@ -115,13 +115,17 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   const Result<std::string> system_text = read_text(json, kLargestAstraInput);
   if (!system_text) return with_hint(system_text.error(), "--system");
   Result<std::string> network_text = read_text(yml, kLargestAstraInput);
+  const bool yml_is_read = network_text.has_value();
   if (!network_text && request.recorded && request.network.empty()) {
     network_text = "topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 1 ]\nlatency: [ 0 ]\n";  // nobody asks it
   }
   if (!network_text) return with_hint(network_text.error(), "--network");
   NS_TRY(AstraSystem system, read_astra_system(*network_text, yml.string(), *system_text, json.string()));
   out.options = rules_of(system);
-  if (request.recorded) return out;
+  if (request.recorded) {
+    if (!yml_is_read) out.options.system.reset();  // its network is made up
+    return out;
+  }
   const auto ranks = static_cast<std::int64_t>(out.traces.files.size());
   if (system.npus() != ranks) {
     return fail({ErrorCode::kInvalidInput,

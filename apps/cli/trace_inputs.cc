@@ -42,6 +42,7 @@ ReplayOptions rules_of(const AstraSystem& system) {
   out.peak_tflops = system.peak_tflops;
   out.local_memory_gbs = system.local_memory_gbs;
   out.replay_only = system.replay_only;
+  out.system = system;
   return out;
 }
 

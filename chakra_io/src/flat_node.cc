@@ -24,37 +24,29 @@ struct Value {
   std::int64_t number = 0;
   bool is_text = false;
   std::string_view text;
-  FlatNode::Dimensions dimensions = FlatNode::Dimensions::kWrong;
+  DimensionFlags flags = {.state = DimensionFlags::State::kWrong};
 };
 
-FlatNode::Dimensions dimensions_of(std::size_t set, std::size_t all) {
-  if (set == 0) return FlatNode::Dimensions::kNone;
-  return set == all ? FlatNode::Dimensions::kAll : FlatNode::Dimensions::kSome;
-}
-
-bool read_flags(std::string_view list, FlatNode::Dimensions* out) {
-  std::size_t set = 0, all = 0;
+bool read_flags(std::string_view list, DimensionFlags* out) {
+  out->state = DimensionFlags::State::kFlags;
   WireReader reader(list);
   WireField field;
   while (reader.next(&field)) {
     if (field.number != 1) continue;
     if (field.type == 0) {
-      ++all;
-      set += field.value != 0 ? 1 : 0;
+      out->add(field.value != 0);
     } else if (field.type == 2) {  // packed; each a varint
       bool more = false, nonzero = false;
       for (const char c : field.bytes) {
         nonzero = nonzero || (static_cast<unsigned char>(c) & 0x7fU) != 0;
         more = (static_cast<unsigned char>(c) & 0x80U) != 0;
         if (more) continue;
-        ++all;
-        set += nonzero ? 1 : 0;
+        out->add(nonzero);
         nonzero = false;
       }
       if (more) return false;
     }
   }
-  *out = dimensions_of(set, all);
   return reader.ok();
 }
 
@@ -127,7 +119,7 @@ bool read_value(const WireField& field, Value* out) {
     case 28:  // list of bool
       if (field.type == kBytes) {
         *out = {};
-        return read_flags(field.bytes, &out->dimensions);
+        return read_flags(field.bytes, &out->flags);
       }
       break;
     case 4:
@@ -190,7 +182,7 @@ void set_attribute(std::string_view name, const Value& value, FlatNode* node) {
     node->has_group = value.is_text ? FlatNode::Text::kText : FlatNode::Text::kWrong;
     node->group = value.text;
   } else if (name == "involved_dim") {
-    if (node->involved == FlatNode::Dimensions::kMissing) node->involved = value.dimensions;
+    if (node->involved.state == DimensionFlags::State::kMissing) node->involved = value.flags;
   }
 }
 
@@ -389,8 +381,8 @@ void flatten(const TraceNode& node, FlatNode* out) {
       value.is_text = true;
       value.text = *text;
     } else if (const auto* flags = std::get_if<std::vector<bool>>(&attribute.value)) {
-      value.dimensions =
-          dimensions_of(static_cast<std::size_t>(std::count(flags->begin(), flags->end(), true)), flags->size());
+      value.flags.state = DimensionFlags::State::kFlags;
+      for (const bool each : *flags) value.flags.add(each);
     }
     set_attribute(attribute.name, value, out);
   }

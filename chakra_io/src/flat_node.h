@@ -45,6 +45,21 @@ struct IntegerAttribute {
   friend bool operator==(const IntegerAttribute&, const IntegerAttribute&) = default;
 };
 
+// The attribute involved_dim.
+struct DimensionFlags {
+  enum class State : std::uint8_t { kMissing, kFlags, kWrong };
+  static constexpr std::size_t kKept = 64;
+  State state = State::kMissing;
+  std::uint64_t set = 0;  // bit i: flag i, of those that are kept
+  std::size_t count = 0;  // of all flags
+
+  void add(bool flag) {
+    if (count < kKept && flag) set |= std::uint64_t{1} << count;
+    ++count;
+  }
+  friend bool operator==(const DimensionFlags&, const DimensionFlags&) = default;
+};
+
 struct FlatNode {
   std::uint64_t id = 0, duration_micros = 0;
   std::string_view name;
@@ -54,9 +69,8 @@ struct FlatNode {
   enum class Text : std::uint8_t { kMissing, kText, kWrong };
   Text has_group = Text::kMissing;
   std::string_view group;  // pg_name
-  enum class Dimensions : std::uint8_t { kMissing, kAll, kSome, kNone, kWrong };
-  Dimensions involved = Dimensions::kMissing;  // involved_dim
-  bool old_schema = false;                     // fields of Chakra 0.0.3 and before
+  DimensionFlags involved;
+  bool old_schema = false;  // fields of Chakra 0.0.3 and before
 };
 
 // Reads the bytes of a node. Views point into them. False where they are no message of that type; damage in fields that

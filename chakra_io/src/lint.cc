@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -54,7 +53,7 @@ std::string text_of(const NodeFacts& node) {
 class Lint {
  public:
   Lint(const TraceSet& traces, const CommGroups& groups, const LintOptions& options)
-      : traces_(traces), groups_(groups), options_(options), members_(members_of(groups, rank_count())) {}
+      : traces_(traces), groups_(groups), options_(options), rules_(groups, rank_count(), rules_of(options.system)) {}
 
   Result<LintReport> run() {
     look_around();
@@ -86,7 +85,14 @@ class Lint {
                       "them, so that it prints none, or ends before it says \"finished\"",
                       first_beside_, beside_kernels_));
     }
-    if (report_.problem_count == 0) NS_TRY_VOID(run_traces());
+    if (in_some_dimensions_ > 0) {
+      note(fmt::format(
+          "rank {}, node {}{}: {}: ASTRA-Sim runs it, `ns-dist replay` does not, and the traces were not run",
+          first_in_some_.first, first_in_some_.second,
+          in_some_dimensions_ > 1 ? fmt::format(", and {} more", in_some_dimensions_ - 1) : "", rules_.left_out()));
+    } else if (report_.problem_count == 0) {
+      NS_TRY_VOID(run_traces());
+    }
     std::stable_sort(report_.problems.begin(), report_.problems.end(),
                      [](const TraceProblem& a, const TraceProblem& b) {
                        return std::pair(a.rank, a.node) < std::pair(b.rank, b.node);
@@ -95,6 +101,10 @@ class Lint {
   }
 
  private:
+  static Rules::Run rules_of(const std::optional<AstraSystem>& system) {
+    if (!system) return {};
+    return {.replay_only = system->replay_only, .roofline = system->roofline, .system = &*system};
+  }
   Rank rank_count() const { return static_cast<Rank>(traces_.files.size()); }
   bool full() const { return report_.problem_count >= options_.most_problems; }
   void note(std::string text) { report_.notes.push_back(std::move(text)); }
@@ -139,7 +149,7 @@ class Lint {
                           npus, ranks, ranks == 1 ? "" : "s")});
     }
     if (system.dimensions.size() > 4) {
-      note(fmt::format("the network has {} dimensions: ASTRA-Sim hangs in collectives of all ranks beyond 4",
+      note(fmt::format("the network has {} dimensions: collectives without a group need involved_dim beyond 4",
                        system.dimensions.size()));
     }
     report_.notes.insert(report_.notes.end(), system.notes.begin(), system.notes.end());
@@ -147,18 +157,11 @@ class Lint {
 
   // ---- One rank ----
 
-  bool replay_only() const { return options_.system && options_.system->replay_only; }
-  bool roofline() const { return options_.system && options_.system->roofline && !options_.system->replay_only; }
-  Result<NodeFacts> facts_of(const FlatNode& node, Rank rank) const {
-    const TimedBy timed = replay_only() ? TimedBy::kDurations
-                          : roofline()  ? TimedBy::kRoofline
-                                        : TimedBy::kKernelDurations;
-    return check_node(node, rank, rank_count(), timed, members_);
-  }
+  bool replay_only() const { return rules_.timed() == TimedBy::kDurations; }
 
-  // What the system lacks for kernels, and for collectives of a kind: told once.
+  // What the system lacks for kernels: told once.
   void check_rates(Rank rank, const FlatNode& node) {
-    if (!roofline() || std::exchange(told_rates_, true)) return;
+    if (rules_.timed() != TimedBy::kRoofline || std::exchange(told_rates_, true)) return;
     const AstraSystem& system = *options_.system;
     const char* const missing = system.peak_tflops <= 0        ? "peak-perf"
                                 : system.local_memory_gbs <= 0 ? "local-mem-bw"
@@ -167,64 +170,6 @@ class Lint {
     report({rank, node.id, std::string(node.name),
             fmt::format("a kernel that never ends: the system json has \"roofline-enabled\" and no \"{}\"", missing)});
   }
-  void check_algorithm(Rank rank, const FlatNode& node, TraceCollective collective) {
-    if (!options_.system || !told_algorithms_.insert(collective).second) return;
-    const FeederKind& feeder = checked_kind(collective);
-    for (const AstraDimension& dimension : options_.system->dimensions) {
-      if (!dimension.algorithm.of(feeder.kind).empty()) return;
-    }
-    report({rank, node.id, std::string(node.name),
-            fmt::format("{}: the system json has no \"{}-implementation\", and ASTRA-Sim stops",
-                        kCollectiveNames[static_cast<std::size_t>(collective)], feeder.key)});
-  }
-
-  // What does not run on these members, or in so few bytes: told once.
-  void check_members(Rank rank, const FlatNode& node, const NodeFacts& facts) {
-    if (!options_.system || options_.system->dimensions.empty()) return;
-    const AstraSystem& system = *options_.system;
-    const auto members = static_cast<std::int64_t>(members_.at(facts.group).sorted.size());
-    const bool all = members == system.npus();
-    const auto tell = [&](const std::string& what) {
-      std::string text = fmt::format("{}: {}", kCollectiveNames[static_cast<std::size_t>(facts.collective)], what);
-      if (told_members_.insert(text).second) report({rank, node.id, std::string(node.name), std::move(text)});
-    };
-    const CollectiveKind kind = checked_kind(facts.collective).kind;
-    const auto check = [&](const std::string& algorithm, std::int64_t count, std::int64_t chunk) {
-      if (const std::string why = astra_refusal(algorithm, kind, count, chunk, !all); !why.empty()) tell(why);
-    };
-    constexpr std::int64_t kOthersShare = std::numeric_limits<std::int64_t>::max();  // of several dimensions
-    const std::string& first = system.dimensions.front().algorithm.of(kind);
-    if (system.dimensions.size() == 1 || (all && first.starts_with("one"))) {  // over all dimensions at once
-      check(first, members, astra_chunk(system, kind, facts.size));
-    } else if (all) {  // other groups are rings
-      for (const AstraDimension& each : system.dimensions) check(each.algorithm.of(kind), each.npus, kOthersShare);
-    }
-    constexpr std::size_t kMostDimensions = 4;
-    if (facts.group == 0 && node.involved == FlatNode::Dimensions::kMissing &&
-        system.dimensions.size() > kMostDimensions) {
-      tell(fmt::format("of all ranks, on a network of {} dimensions: ASTRA-Sim hangs beyond {} without involved_dim",
-                       system.dimensions.size(), kMostDimensions));
-    }
-  }
-
-  // The first node of its slot starts with the rank. ASTRA-Sim stops (an assertion) where it takes no time.
-  struct FirstNode {
-    std::uint64_t id = std::numeric_limits<std::uint64_t>::max();
-    std::string name;
-    bool takes_no_time = false;
-  };
-  static void look_at_first(const FlatNode& node, bool takes_no_time, FirstNode* first) {
-    if (node.parents.empty() && node.id < first->id) *first = {node.id, std::string(node.name), takes_no_time};
-  }
-  bool takes_no_time(const FlatNode& kernel) const {
-    if (!roofline()) return false;
-    return roofline_ns(kernel, options_.system->local_memory_gbs, options_.system->peak_tflops) < 1;
-  }
-  // A group of some ranks has a delay of its own.
-  bool takes_no_time(const NodeFacts& collective) const {
-    return options_.system && options_.system->endpoint_delay_ns == 0 &&
-           static_cast<std::int64_t>(members_.at(collective.group).sorted.size()) == options_.system->npus();
-  }
 
   Result<void> read_rank(Rank rank) {
     ids_.clear();
@@ -232,7 +177,7 @@ class Lint {
     parent_ends_.clear();
     is_kernel_.clear();
     collectives_.clear();
-    first_kernel_ = first_communication_ = {};
+    first_ = {};
     bool ascending = true, backward = true;
     const auto add = [&](const FlatNode& node) {
       ascending = ascending && (ids_.empty() || ids_.back() < node.id);
@@ -251,25 +196,21 @@ class Lint {
     if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
     add_sequences(rank, ascending);
     check_dependencies(rank, ascending, backward);
-    if (first_kernel_.takes_no_time) {
-      report({rank, first_kernel_.id, std::move(first_kernel_.name),
-              "the first kernel takes less than 1 ns by the roofline: ASTRA-Sim stops (an assertion)"});
-    }
-    if (first_communication_.takes_no_time) {
-      report({rank, first_communication_.id, std::move(first_communication_.name),
-              "a collective comes first, and \"endpoint-delay\" is 0: ASTRA-Sim stops (an assertion)"});
-    }
+    for (TraceProblem& problem : first_.problems(rank)) report(std::move(problem));
     return {};
   }
 
   void check(Rank rank, const FlatNode& node) {
     is_kernel_.push_back(false);
-    const Result<NodeFacts> facts = facts_of(node, rank);
+    const Result<NodeFacts> facts = rules_.check(node, rank);
     if (!facts) {
       ++report_.others;
       broken_ = true;
       return report({rank, node.id, std::string(node.name), facts.error().message});
     }
+    first_.look_at(node, *facts, rules_);
+    const std::string why = rules_.refusal(node, *facts);
+    if (!why.empty() && told_refusals_.insert(why).second) report({rank, node.id, std::string(node.name), why});
     switch (facts->type) {
       case TraceNodeType::kCompute:
         ++report_.kernels;
@@ -278,23 +219,14 @@ class Lint {
           count_beside(rank);
         } else {
           check_rates(rank, node);
-          look_at_first(node, takes_no_time(node), &first_kernel_);
         }
         break;
       case TraceNodeType::kCollective: {
         ++report_.collectives;
-        if (!checked_kind(facts->collective).meets() || replay_only()) {
-          look_at_first(node, false, &first_communication_);
+        if (!checked_kind(facts->collective).meets() || replay_only()) break;
+        if (facts->some_dimensions) {  // ranks that differ in the dimensions left out may have others
+          if (why.empty() && in_some_dimensions_++ == 0) first_in_some_ = {rank, node.id};
           break;
-        }
-        check_algorithm(rank, node, facts->collective);
-        check_members(rank, node, *facts);
-        look_at_first(node, takes_no_time(*facts), &first_communication_);
-        const std::int64_t splits = options_.system ? options_.system->splits : 1;
-        if (facts->collective == TraceCollective::kAllGather && facts->size < splits) {
-          report(
-              {rank, node.id, std::string(node.name),
-               fmt::format("an all-gather of {} bytes, fewer than the {} splits: it never ends", facts->size, splits)});
         }
         collectives_.push_back({node.id, facts->group, hash_of(*facts)});
         break;
@@ -302,7 +234,6 @@ class Lint {
       case TraceNodeType::kSend: {
         ++report_.sends;
         if (node.comm_tag.value >= kTags) long_tags_.insert({rank, facts->peer});
-        look_at_first(node, false, &first_communication_);
         Pair& pair = pairs_[{rank, facts->peer}];
         ++pair.count;
         pair.sum += message_hash(facts->tag, facts->size);
@@ -320,7 +251,6 @@ class Lint {
       case TraceNodeType::kMemStore:
         ++report_.others;
         count_beside(rank);
-        look_at_first(node, false, &first_communication_);
         if (options_.no_remote_memory && !replay_only() && !std::exchange(told_memory_, true)) {
           report({rank, node.id, std::string(node.name),
                   "a node of memory: remote_memory.json says NO_MEMORY_EXPANSION, and ASTRA-Sim ends"});
@@ -437,7 +367,7 @@ class Lint {
   std::vector<std::pair<std::uint64_t, NodeFacts>> collectives_of(Rank rank, std::int64_t group) {
     std::vector<std::pair<std::uint64_t, NodeFacts>> out;
     const auto add = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = facts_of(node, rank);
+      const Result<NodeFacts> facts = rules_.check(node, rank);
       if (!facts || facts->type != TraceNodeType::kCollective || facts->group != group) return true;
       if (checked_kind(facts->collective).meets()) out.emplace_back(node.id, *facts);
       return true;
@@ -450,7 +380,7 @@ class Lint {
   void compare_collectives() {
     for (const auto& [id, of_ranks] : sequences_) {
       const std::vector<Sequence>& sequences = of_ranks;  // clang 14 captures no structured bindings
-      const std::vector<Rank>& members = members_.at(id).sorted;
+      const std::vector<Rank>& members = rules_.groups().at(id).sorted;
       std::vector<Rank> silent = members;
       std::erase_if(silent, [&](Rank rank) {
         return std::any_of(sequences.begin(), sequences.end(), [rank](const Sequence& s) { return s.rank == rank; });
@@ -516,7 +446,7 @@ class Lint {
   template <class Visit>
   bool read_messages(Rank rank, TraceNodeType type, Rank peer, const Visit& visit) {
     const auto look_at = [&](const FlatNode& node) {
-      const Result<NodeFacts> facts = facts_of(node, rank);
+      const Result<NodeFacts> facts = rules_.check(node, rank);
       if (facts && facts->type == type && facts->peer == peer) visit(node, *facts);
       return true;
     };
@@ -587,6 +517,7 @@ class Lint {
     }
     ReplayOptions options;
     options.replay_only = replay_only();
+    options.system = options_.system;
     options.most_micros = 1'000'000;  // whether it hangs does not depend on how long a node takes
     NS_TRY(ReplayReport replayed, replay(traces_, groups_, options));
     for (TraceProblem& problem : replayed.problems) report(std::move(problem));
@@ -598,7 +529,7 @@ class Lint {
   const TraceSet& traces_;
   const CommGroups& groups_;
   const LintOptions& options_;
-  std::map<std::int64_t, GroupMembers> members_;
+  Rules rules_;
   LintReport report_;
   std::map<Rank, int> problems_of_;
   std::map<std::int64_t, std::vector<Sequence>> sequences_;  // by group
@@ -612,8 +543,9 @@ class Lint {
   std::set<std::pair<Rank, Rank>> long_tags_;                        // pairs with tags that ASTRA-Sim makes shorter
   std::uint64_t lonely_ = 0;                                         // kernels without successor
   bool whole_ = true, broken_ = false, told_rates_ = false, told_memory_ = false;
-  std::set<TraceCollective> told_algorithms_;
-  std::set<std::string> told_members_;
+  std::set<std::string> told_refusals_;
+  std::uint64_t in_some_dimensions_ = 0;
+  std::pair<Rank, std::uint64_t> first_in_some_;
   std::uint64_t beside_kernels_ = 0;
   Rank first_beside_ = 0;
   // Of the rank that is read.
@@ -627,7 +559,7 @@ class Lint {
   std::vector<std::uint64_t> ids_, parents_;
   std::vector<std::size_t> parent_ends_;
   std::vector<bool> is_kernel_;
-  FirstNode first_kernel_, first_communication_;
+  FirstNodes first_;
 };
 
 }  // namespace

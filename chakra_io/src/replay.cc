@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -97,8 +98,14 @@ struct Group : GroupMembers {
 class Replay {
  public:
   Replay(std::int64_t ranks, const CommGroups& groups, const ReplayOptions& options)
-      : ranks_(static_cast<std::size_t>(ranks)), members_(members_of(groups, ranks)), options_(options) {
-    for (const auto& [id, members] : members_) {
+      : ranks_(static_cast<std::size_t>(ranks)),
+        rules_(groups, ranks,
+               {.replay_only = options.replay_only,
+                .roofline = options.roofline,
+                .durations_are_cut = options.most_micros <= kMostMicros,
+                .system = options.system ? &*options.system : nullptr}),
+        options_(options) {
+    for (const auto& [id, members] : rules_.groups()) {
       static_cast<GroupMembers&>(groups_[id]) = members;
       groups_[id].started.resize(members.sorted.size());
     }
@@ -112,11 +119,7 @@ class Replay {
     node.duration = std::max<Nanoseconds>(1, std::min(in.duration_micros, options_.most_micros) * 1000);
     state.parents.insert(state.parents.end(), in.parents.begin(), in.parents.end());
     state.parent_offsets.push_back(state.parents.size());
-    const bool roofline = options_.roofline && !options_.replay_only;
-    const TimedBy timed = options_.replay_only ? TimedBy::kDurations
-                          : roofline           ? TimedBy::kRoofline
-                                               : TimedBy::kKernelDurations;
-    if (const Result<NodeFacts> facts = check_node(in, rank, rank_count(), timed, members_); !facts) {
+    if (const Result<NodeFacts> facts = rules_.check(in, rank); !facts) {
       node.broken = true;
       report(rank, node, facts.error().message);
     } else {
@@ -128,7 +131,7 @@ class Replay {
       node.group = facts->group;
       node.tag = facts->tag;
       node.peer = static_cast<std::int32_t>(facts->peer);
-      if (node.type == TraceNodeType::kCompute && roofline && !node.cpu) {
+      if (node.type == TraceNodeType::kCompute && rules_.timed() == TimedBy::kRoofline && !node.cpu) {
         constexpr double kLongest = 1e18;
         const double time = roofline_ns(in, options_.local_memory_gbs, options_.peak_tflops);
         node.duration = time < kLongest ? static_cast<Nanoseconds>(time) : static_cast<Nanoseconds>(kLongest);
@@ -141,8 +144,22 @@ class Replay {
                                                               : "too low a \"peak-perf\" or \"local-mem-bw\""));
         }
       }
+      judge(rank, in, *facts, &node);
     }
     state.nodes.push_back(node);
+  }
+
+  // After all nodes of a rank.
+  void end_of(Rank rank) {
+    for (const TraceProblem& problem : first_.problems(rank)) {
+      for (Node& node : of(rank).nodes) {
+        if (node.id != problem.node) continue;
+        node.broken = true;
+        report(rank, node, problem.message);
+        break;
+      }
+    }
+    first_ = {};
   }
 
   std::uint64_t problems_of(Rank rank) { return of(rank).problems; }
@@ -195,6 +212,22 @@ class Replay {
   void report(Rank rank, const Node& node, const std::string& message) {
     if (of(rank).problems++ >= ReplayReport::kMostListed) return;
     problems_.push_back({rank, node.id, *names_[node.name], printable(message)});
+  }
+
+  // What ASTRA-Sim, or we, do not run of a node that is whole. The same of all nodes is told once.
+  void judge(Rank rank, const FlatNode& in, const NodeFacts& facts, Node* node) {
+    std::string why;
+    if (options_.network.collective) {  // ASTRA-Sim's clock
+      first_.look_at(in, facts, rules_);
+      why = rules_.refusal(in, facts);
+    }
+    if (why.empty() && facts.some_dimensions) {
+      why = fmt::format("{}: ASTRA-Sim runs it, and `ns-dist replay` does not; write a group instead (pg_name)",
+                        rules_.left_out());
+    }
+    if (why.empty()) return;
+    node->broken = true;
+    if (told_.insert(why).second) report(rank, *node, why);
   }
 
   // ---- The graph of a rank ----
@@ -586,7 +619,9 @@ class Replay {
   };
 
   std::vector<RankState> ranks_;
-  std::map<std::int64_t, GroupMembers> members_;
+  Rules rules_;
+  FirstNodes first_;            // of the rank that is read
+  std::set<std::string> told_;  // by `judge`
   const ReplayOptions& options_;
   std::map<std::int64_t, Group> groups_;
   std::unordered_map<ChannelKey, Channel, ChannelHash> channels_;
@@ -654,6 +689,7 @@ Result<ReplayReport> replay(const TraceSet& traces, const CommGroups& groups, co
       return run.problems_of(static_cast<Rank>(rank)) < kMostProblems;
     };
     NS_TRY_VOID(read_flat(traces.files[rank], &node, add));
+    run.end_of(static_cast<Rank>(rank));
     if (options.progress) options.progress(static_cast<std::int64_t>(rank) + 1);
   }
   return run.run();
@@ -668,6 +704,7 @@ Result<ReplayReport> replay(std::span<const std::vector<TraceNode>> traces, cons
       flatten(node, &flat);
       run.add(static_cast<Rank>(rank), flat);
     }
+    run.end_of(static_cast<Rank>(rank));
   }
   return run.run();
 }

@@ -1,9 +1,10 @@
-// What ASTRA-Sim's feeder demands of a node by itself.
+// What ASTRA-Sim demands of a node: its feeder of the node by itself, the rest of it with a network and a system.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "flat_node.h"
+#include "ns_dist/astra_network.h"
 #include "ns_dist/collective.h"
 
 namespace ns_dist::chakra {
@@ -59,6 +61,10 @@ std::string cycle_text(std::span<const std::uint64_t> ids);
 
 inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
 
+// ASTRA-Sim's event queue keeps ns in doubles. Later than 2^53 an event may be due at a ns that none of them is, and
+// its rank hangs (CommonNetworkApi::sim_schedule, Sys::call_events).
+inline constexpr std::uint64_t kMostMicros = (std::uint64_t{1} << 53U) / 1000;
+
 struct GroupMembers {
   std::vector<Rank> sorted, listed;  // listed: the order of the feeder's ring
   std::vector<std::size_t> turn;     // by place in `sorted`: place in `listed`
@@ -76,6 +82,7 @@ struct NodeFacts {
   bool cpu = false;
   TraceCollective collective = TraceCollective::kAllReduce;
   std::int64_t size = 0, group = 0;  // of communication
+  bool some_dimensions = false;      // a collective of all ranks that leaves out dimensions of the network
   std::uint32_t tag = 0;             // of messages, modulo kTags
   Rank peer = 0;
 };
@@ -86,8 +93,61 @@ enum class TimedBy : std::uint8_t { kDurations, kKernelDurations, kRoofline };
 // Nanoseconds of a kernel by ASTRA-Sim's roofline, in doubles as Roofline.cc and Workload.cc compute them.
 double roofline_ns(const FlatNode& kernel, double local_memory_gbs, double peak_tflops);
 
-// Errors have only a message: what is wrong with the node, and what the feeder does about it.
-Result<NodeFacts> check_node(const FlatNode& node, Rank rank, std::int64_t ranks, TimedBy timed,
-                             const std::map<std::int64_t, GroupMembers>& groups);
+// What ASTRA-Sim demands of the nodes of a run.
+class Rules {
+ public:
+  struct Run {
+    bool replay_only = false, roofline = false;
+    bool durations_are_cut = false;       // so none is too long
+    const AstraSystem* system = nullptr;  // null: not known; it must outlive the rules
+  };
+  Rules(const CommGroups& groups, std::int64_t ranks, const Run& run)
+      : groups_(members_of(groups, ranks)), ranks_(ranks), run_(run), system_(run.system) {}
+
+  const std::map<std::int64_t, GroupMembers>& groups() const { return groups_; }
+  TimedBy timed() const {
+    if (run_.replay_only) return TimedBy::kDurations;
+    return run_.roofline ? TimedBy::kRoofline : TimedBy::kKernelDurations;
+  }
+
+  // Errors have only a message: what is wrong with the node by itself, and what the feeder does about it.
+  Result<NodeFacts> check(const FlatNode& node, Rank rank) const;
+
+  // ---- Of nodes that `check` lets pass, on this system ----
+
+  // What ASTRA-Sim does where it does not run the node to its end; empty: nothing, or the system is not known. The same
+  // text means the same mistake.
+  std::string refusal(const FlatNode& node, const NodeFacts& facts) const;
+  bool takes_no_time(const FlatNode& node, const NodeFacts& facts) const;
+  // Of one with some_dimensions: what it leaves out.
+  std::string_view left_out() const;
+
+ private:
+  Result<void> check_duration(const FlatNode& node) const;
+  Result<void> check_collective(const FlatNode& in, Rank rank, NodeFacts* node) const;
+  Result<void> check_dimensions(const DimensionFlags& flags, CollectiveKind kind, NodeFacts* node) const;
+  // Through which a collective of all ranks goes; 0: not known.
+  std::size_t dimensions_of(CollectiveKind kind) const;
+
+  std::map<std::int64_t, GroupMembers> groups_;
+  std::int64_t ranks_;
+  Run run_;
+  const AstraSystem* system_;
+};
+
+// The first node of each slot starts with its rank. ASTRA-Sim stops (an assertion) where it takes no time.
+class FirstNodes {
+ public:
+  void look_at(const FlatNode& node, const NodeFacts& facts, const Rules& rules);
+  std::vector<TraceProblem> problems(Rank rank) const;
+
+ private:
+  struct First {
+    std::uint64_t id = std::numeric_limits<std::uint64_t>::max();
+    std::string name;
+    bool takes_no_time = false;
+  };
+  First kernel_, communication_;
+};
 
 }  // namespace ns_dist::chakra

@@ -290,6 +290,9 @@ struct ReplayOptions {
   bool replay_only = false;  // every node takes its recorded microseconds, and nobody waits for a peer
   std::uint64_t most_micros = std::uint64_t{1} << 53;  // longer recorded durations are cut to this
   ReplayNetwork network = {};  // empty: communication takes its recorded microseconds once its ranks have met
+  // What ASTRA-Sim would run them with, where it is known: it tells which dimensions a collective leaves out. With a
+  // `network`, what ASTRA-Sim would stop at or hang in by its clock is a problem, too, as in `lint`.
+  std::optional<AstraSystem> system = {};
   std::function<void(const ReplayedNode&)> visit = {};    // may be empty
   std::function<void(std::int64_t files)> progress = {};  // after each file that was read; may be empty
 };

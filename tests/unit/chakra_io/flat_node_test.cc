@@ -78,6 +78,7 @@ TEST(FlatNode, AgreesWithProtobuf) {
           break;
         case 5:
           value = std::vector<bool>(random(4), random(2) != 0);
+          if (random(3) == 0) value = std::vector<bool>{true, false, random(2) != 0};
           break;
         case 6:
           value = std::vector<std::int64_t>{1, 2};

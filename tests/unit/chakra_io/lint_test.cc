@@ -183,6 +183,14 @@ TEST(Lint, TimesAndSizesHaveALimit) {
   TraceNode endless = compute(3);
   endless.duration_micros = ~std::uint64_t{0};
   EXPECT_THAT(text_of(LintedTraces({{endless}}).lint({})), HasSubstr("rank 0 node 3: duration_micros is 184467"));
+  // Nobody reads it where work tells the time.
+  endless.attributes = {{"num_ops", std::int64_t{1500}}, {"tensor_size", std::int64_t{1}}};
+  LintOptions options;
+  options.system.emplace();
+  options.system->dimensions = {{AstraTopology::kRing, 2, 50, 500, "ring"}};
+  options.system->roofline = true;
+  options.system->peak_tflops = options.system->local_memory_gbs = 1;
+  EXPECT_EQ(text_of(LintedTraces({{endless}, {endless}}).lint({}, options)), "");
   const TraceNode all = collective_of(2, std::int64_t{1} << 62);
   EXPECT_THAT(text_of(LintedTraces({{all}, {all}}).lint()), HasSubstr("rank 1 node 2: attribute comm_size is 46116"));
 }
@@ -320,13 +328,65 @@ TEST(Lint, SomeAlgorithmsDoNotRunEveryCollective) {
   EXPECT_THAT(of_two("doubleBinaryTree"), HasSubstr("\"doubleBinaryTree\" of some of the ranks: ASTRA-Sim crashes"));
 }
 
-TEST(Lint, ACollectiveOfAllRanksHasFourDimensions) {
+TraceNode in_dimensions(const std::vector<bool>& flags) {
   TraceNode all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
-  const LintOptions five = on(std::vector<AstraDimension>(5, {AstraTopology::kRing, 2, 50, 500, "ring"}));
-  EXPECT_THAT(text_of(LintedTraces(each(32, all)).lint({}, five)),
-              HasSubstr("rank 0 node 1: ALL_REDUCE: of all ranks, on a network of 5 dimensions: ASTRA-Sim hangs"));
-  all.attributes.push_back({"involved_dim", std::vector<bool>(5, true)});
-  EXPECT_EQ(LintedTraces(each(32, all)).lint({}, five).problem_count, 0U);
+  all.attributes.push_back({"involved_dim", flags});
+  return all;
+}
+
+// ASTRA-Sim's own list has four values; it reads as many as the network has dimensions.
+TEST(Lint, ACollectiveOfAllRanksNeedsAValueForEachDimension) {
+  LintOptions five = on(std::vector<AstraDimension>(5, {AstraTopology::kRing, 2, 50, 500, "ring"}));
+  const auto of = [&](const TraceNode& node, const CommGroups& groups = {}) {
+    return LintedTraces(each(32, node)).lint(groups, five);
+  };
+  TraceNode all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
+  const std::string refused = "rank 0 node 1: ALL_REDUCE of all ranks: the network has 5 dimensions, and involved_dim";
+  EXPECT_THAT(text_of(of(all)), HasSubstr(refused + ", where it is missing, has 4: ASTRA-Sim reads beyond the list"));
+  EXPECT_THAT(text_of(of(in_dimensions(std::vector<bool>(4, true)))),
+              HasSubstr(refused + " has 4: ASTRA-Sim reads beyond the list"));
+  EXPECT_EQ(of(in_dimensions(std::vector<bool>(4, true))).problem_count, 1U) << "told once";
+  EXPECT_THAT(text_of(of(in_dimensions({true, false}))), HasSubstr(" has 2: "));
+  EXPECT_EQ(of(in_dimensions(std::vector<bool>(5, true))).problem_count, 0U);
+  CommGroups whole;
+  for (Rank rank = 0; rank < 32; ++rank) whole[1].push_back(rank);
+  all.attributes[2].value = std::string("1");
+  EXPECT_EQ(of(all, whole).problem_count, 0U) << "a group has dimensions of its own";
+  // As many as the system json lists algorithms, or as are left behind one of all dimensions.
+  all = collective_of(1, 1 << 20, {}, TraceCollective::kAllReduce, "");
+  five.system->dimensions[4].algorithm.all_reduce.clear();
+  EXPECT_EQ(of(all).problem_count, 0U);
+  five.system->dimensions[4].algorithm = five.system->dimensions[0].algorithm = "oneRing";
+  EXPECT_EQ(of(all).problem_count, 0U);
+}
+
+// Of its values those of the network's dimensions count. ASTRA-Sim runs these; the replay does not know who meets whom.
+TEST(Lint, DimensionsMayBeLeftOut) {
+  const LintOptions two =
+      on({{AstraTopology::kRing, 2, 50, 500, "ring"}, {AstraTopology::kSwitch, 2, 50, 500, "ring"}});
+  const auto of = [&](const std::vector<bool>& flags, const LintOptions& options) {
+    return LintedTraces(each(4, in_dimensions(flags))).lint({}, options);
+  };
+  EXPECT_EQ(text_of(of({true, true, false, false}, two)), "");
+  EXPECT_TRUE(of({true, true, false, false}, two).ran);
+  const LintReport some = of({true, false}, two);
+  EXPECT_EQ(text_of(some),
+            "note: rank 0, node 1, and 3 more: attribute involved_dim leaves out dimensions of the network: ASTRA-Sim "
+            "runs it, `ns-dist replay` does not, and the traces were not run\n");
+  EXPECT_FALSE(some.ran);
+  EXPECT_EQ(of({true, false}, two).problem_count, 0U);
+  EXPECT_THAT(text_of(of({false, false, true}, two)), HasSubstr("names no dimension of the network: the feeder hangs"));
+  EXPECT_THAT(text_of(of({false, false}, {})), HasSubstr("names no dimension"));
+  EXPECT_THAT(text_of(of({true, true, false, false}, {})),
+              HasSubstr("leaves out dimensions, if the network has as many"));
+  // Ranks that differ in the dimensions left out need not agree.
+  std::vector<std::vector<TraceNode>> lines = each(4, in_dimensions({true, false}));
+  lines[2].front().attributes[1].value = lines[3].front().attributes[1].value = std::int64_t{64};
+  EXPECT_EQ(LintedTraces(lines).lint({}, two).problem_count, 0U);
+  // A group goes before.
+  TraceNode grouped = in_dimensions({false, false});
+  grouped.attributes[2].value = std::string("1");
+  EXPECT_EQ(text_of(LintedTraces(each(4, grouped)).lint({{1, {0, 1, 2, 3}}}, two)), "");
 }
 
 // An event without delay at the very beginning is an assertion of ASTRA-Sim.

@@ -371,6 +371,77 @@ TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
               HasSubstr("rank 0: node 2 (message): no such link"));
 }
 
+ReplayOptions on_a_clock(std::vector<AstraDimension> dimensions) {
+  ReplayOptions options;
+  options.system.emplace().dimensions = std::move(dimensions);
+  options.network.message = [](Rank, Rank, std::int64_t) -> Result<std::int64_t> { return 1000; };
+  options.network.collective = [](CollectiveKind, std::int64_t, std::span<const Rank>,
+                                  std::span<std::int64_t> times) -> Result<void> {
+    for (std::int64_t& time : times) time += 1000;
+    return {};
+  };
+  return options;
+}
+
+// What lint says that ASTRA-Sim does not run, the replay does not run either, where it speaks for ASTRA-Sim.
+TEST(Replay, RunsNothingThatAstraSimDoesNot) {
+  const TraceNode all = collective(1, "", 8);
+  const auto refused = [&](const Traces& traces, ReplayOptions options) {
+    const ReplayReport report = *replay(traces, {}, options);
+    EXPECT_EQ(report.ok(), report.problems.empty());
+    const std::string text = report.problems.empty() ? "" : report.problems.front().message;
+    options.network = {};
+    EXPECT_TRUE(replay(traces, {}, options)->ok()) << "recorded times: " << text;
+    return text;
+  };
+  const Traces pair = {{all}, {all}};
+  ReplayOptions options = on_a_clock({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  EXPECT_EQ(refused(pair, options), "");
+  options.system->endpoint_delay_ns = 0;
+  EXPECT_EQ(refused(pair, options),
+            "a collective comes first, and \"endpoint-delay\" is 0: ASTRA-Sim stops (an assertion)");
+  EXPECT_EQ(refused({{timed_kernel(1, 1), collective(2, "", 8, {1})}, {timed_kernel(1, 1), collective(2, "", 8, {1})}},
+                    options),
+            "");
+  options.system->dimensions.front().algorithm.all_reduce.clear();
+  EXPECT_THAT(refused(pair, options), HasSubstr("the system json has no \"all-reduce-implementation\""));
+  options = on_a_clock({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  options.system->splits = 16;
+  const TraceNode gather = collective(1, "", 8, {}, TraceCollective::kAllGather);
+  EXPECT_THAT(refused({{gather}, {gather}}, options), HasSubstr("fewer than the 16 splits: it never ends"));
+  options = on_a_clock({{AstraTopology::kSwitch, 3, 50, 500, "halvingDoubling"}});
+  EXPECT_THAT(refused(Traces(3, {all}), options), HasSubstr("of 3 ranks, which are no power of two"));
+  options = on_a_clock(std::vector<AstraDimension>(5, {AstraTopology::kRing, 2, 50, 500, "ring"}));
+  EXPECT_THAT(refused(Traces(32, {all}), options),
+              HasSubstr("the network has 5 dimensions, and involved_dim, where it is missing, has 4"));
+  EXPECT_EQ(replay(Traces(32, {all}), {}, options)->problems.size(), 1U) << "told once";
+  EXPECT_EQ(replay(Traces(32, {all}), {}, options)->finished, 0);
+  TraceNode kernel = timed_kernel(1, 1);
+  kernel.attributes = {{"num_ops", std::int64_t{900}}, {"tensor_size", std::int64_t{1}}};
+  options = on_a_clock({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  options.roofline = options.system->roofline = true;
+  options.peak_tflops = options.system->peak_tflops = 1;
+  options.local_memory_gbs = options.system->local_memory_gbs = 1e9;
+  EXPECT_THAT(refused({{kernel}, {kernel}}, options), HasSubstr("the first kernel takes less than 1 ns"));
+}
+
+// ASTRA-Sim runs it; who meets whom is not worked out here.
+TEST(Replay, LeavesNoDimensionsOut) {
+  TraceNode some = collective(1, "", 8);
+  some.attributes.push_back({"involved_dim", std::vector<bool>{true, false}});
+  ReplayOptions options =
+      on_a_clock({{AstraTopology::kRing, 2, 50, 500, "ring"}, {AstraTopology::kSwitch, 2, 50, 500, "ring"}});
+  const auto of = [&] { return problem_of(*replay(Traces(4, {some}), {}, options), 0); };
+  const std::string not_here = ": ASTRA-Sim runs it, and `ns-dist replay` does not; write a group instead (pg_name)";
+  EXPECT_EQ(of(), "attribute involved_dim leaves out dimensions of the network" + not_here);
+  options.network = {};
+  EXPECT_EQ(of(), "attribute involved_dim leaves out dimensions of the network" + not_here);
+  options.system.reset();
+  EXPECT_EQ(of(), "attribute involved_dim leaves out dimensions, if the network has as many" + not_here);
+  options = on_a_clock({{AstraTopology::kRing, 4, 50, 500, "ring"}});
+  EXPECT_EQ(of(), "") << "the first value is that of the only dimension";
+}
+
 TEST(Replay, ReplayOnlyTakesEveryNodesOwnTime) {
   ReplayOptions options;
   options.replay_only = true;
