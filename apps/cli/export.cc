@@ -58,7 +58,7 @@ Result<std::optional<Answer>> answer_of(const std::filesystem::path& folder, con
   };
   NS_TRY(const ReplayReport recorded, replay(traces, groups, rules));
   NS_TRY(const AstraNetwork network, AstraNetwork::make(std::move(system)));
-  rules.network = network_of(network);
+  rules.network = network_of(network, folder / "system.json");
   NS_TRY(const ReplayReport there, replay(traces, groups, rules));
   return Answer{slowest(there), slowest(recorded) - step.timeline.step, slowest(there) - slowest(recorded)};
 }

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "arguments.h"
 #include "commands.h"
+#include "ns_dist/astra_formulas.h"
 #include "ns_dist/astra_network.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/json_reader.h"
@@ -26,8 +28,8 @@ struct LintRequest {
   bool no_run = false, json = false;
 };
 
-// The network and the system, where their files are there.
-Result<LintOptions> options_of(const LintRequest& request, const TraceSet& traces) {
+// The network and the system, where their files are there. `clock`: that of a replay.
+Result<LintOptions> options_of(const LintRequest& request, const TraceSet& traces, std::optional<AstraNetwork>* clock) {
   LintOptions options;
   if (request.no_run) options.most_nodes_to_run = 0;
   const std::filesystem::path folder = traces.prefix.parent_path();
@@ -39,6 +41,11 @@ Result<LintOptions> options_of(const LintRequest& request, const TraceSet& trace
   const bool asked = !request.network.empty() || !request.system.empty();
   if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
   NS_TRY(options.system, system_of(yml, json));
+  if (options.system->npus() == static_cast<std::int64_t>(traces.files.size())) {
+    if (Result<AstraNetwork> network = AstraNetwork::make(*options.system)) {
+      options.network = network_of(clock->emplace(*std::move(network)), json);
+    }
+  }
   if (const Result<std::string> text = read_text(folder / "remote_memory.json", kLargestAstraInput)) {
     const auto root = nlohmann::json::parse(*text, nullptr, false);
     options.no_remote_memory = root.is_object() && root.value("memory-type", nlohmann::json()) == "NO_MEMORY_EXPANSION";
@@ -115,7 +122,8 @@ std::string json_text(const TraceSet& traces, const LintReport& report, double s
 Result<int> answer(const LintRequest& request) {
   NS_TRY(const TraceSet traces, find_traces(request.traces));
   NS_TRY(const CommGroups groups, groups_beside(traces, request.groups));
-  NS_TRY(LintOptions options, options_of(request, traces));
+  std::optional<AstraNetwork> clock;
+  NS_TRY(LintOptions options, options_of(request, traces, &clock));
   Progress progress("reading", traces.files.size());
   options.progress = [&](std::int64_t files) { progress.at(static_cast<std::size_t>(files)); };
   const auto begin = std::chrono::steady_clock::now();

@@ -90,6 +90,7 @@ struct Inputs {
   std::optional<AstraNetwork> network;  // none: recorded times
   ReplayOptions options;                // without callbacks
   std::vector<std::string> files;       // that are read
+  std::filesystem::path system;         // one of them
 
   bool by_formulas() const { return network && !options.replay_only; }
 };
@@ -104,6 +105,7 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   };
   const std::filesystem::path yml = beside(request.network, "network.yml"),
                               json = beside(request.system, "system.json");
+  out.system = json;
   out.files = {yml.string(), json.string(), beside(request.groups, "comm_groups.json").string()};
   for (const std::filesystem::path& file : out.traces.files) out.files.push_back(file.string());
   std::error_code failed;
@@ -266,10 +268,18 @@ Result<int> answer(const ReplayRequest& request) {
       if (trace) trace->add(node);
     };
   }
-  if (inputs.network) inputs.options.network = network_of(*inputs.network);
+  if (inputs.network) inputs.options.network = network_of(*inputs.network, inputs.system);
   Progress progress("reading", inputs.traces.files.size());
   inputs.options.progress = [&](std::int64_t files) { progress.at(static_cast<std::size_t>(files)); };
-  NS_TRY(const ReplayReport report, replay(inputs.traces, inputs.groups, inputs.options));
+  const Result<ReplayReport> replayed = replay(inputs.traces, inputs.groups, inputs.options);
+  if (!replayed) {
+    Error error = replayed.error();
+    if (error.where.starts_with(inputs.system.string() + "#")) {
+      error.hint = "or write --recorded for the times that the traces hold";
+    }
+    return fail(std::move(error));
+  }
+  const ReplayReport& report = *replayed;
   progress.done();
   if (csv) NS_TRY_VOID(csv->finish());
   if (trace) NS_TRY_VOID(trace->finish());
@@ -290,7 +300,9 @@ int replay_command(int argc, const char* const* argv) {
   CLI::App app{
       "How long do these Chakra traces take by the rules of ASTRA-Sim: its network formulas, and one collective or "
       "send\n"
-      "at a time on each rank? Where ASTRA-Sim would hang: who waits for whom.",
+      "at a time on each rank? Where ASTRA-Sim would hang: who waits for whom.\n"
+      "The formulas know ring, direct and, on a Switch, halvingDoubling; on several dimensions one chunk alone\n"
+      "(preferred-dataset-splits 1). --recorded does without them.",
       "replay"};
   set_up(app);
   ReplayRequest request;

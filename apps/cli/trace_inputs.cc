@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "arguments.h"
 
@@ -46,11 +47,18 @@ ReplayOptions rules_of(const AstraSystem& system) {
   return out;
 }
 
-ReplayNetwork network_of(const AstraNetwork& network) {
-  return {.message = [&network](Rank from, Rank to, std::int64_t bytes) { return network.message_ns(from, to, bytes); },
-          .collective = [&network](
-                            CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
-                            std::span<std::int64_t> times) { return network.collective(kind, bytes, ranks, times); }};
+ReplayNetwork network_of(const AstraNetwork& network, const std::filesystem::path& json) {
+  ReplayNetwork out;
+  out.message = [&network](Rank from, Rank to, std::int64_t bytes) { return network.message_ns(from, to, bytes); };
+  out.collective = [&network, json](CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                                    std::span<std::int64_t> times) -> Result<void> {
+    Result<void> answer = network.collective(kind, bytes, ranks, times);
+    if (answer || !answer.error().where.starts_with('#')) return answer;
+    Error error = std::move(answer).error();
+    error.where = json.string() + error.where;
+    return fail(std::move(error));
+  };
+  return out;
 }
 
 }  // namespace ns_dist::cli

@@ -24,7 +24,7 @@ std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProb
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json);
 // How it says that kernels are timed; without a network.
 ReplayOptions rules_of(const AstraSystem& system);
-// Its formulas; `network` must outlive them.
-ReplayNetwork network_of(const AstraNetwork& network);
+// Its formulas; `network` must outlive them. Errors that lie in a key of the system json name this key of `json`.
+ReplayNetwork network_of(const AstraNetwork& network, const std::filesystem::path& json);
 
 }  // namespace ns_dist::cli

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -171,6 +173,19 @@ class Lint {
             fmt::format("a kernel that never ends: the system json has \"roofline-enabled\" and no \"{}\"", missing)});
   }
 
+  // What ASTRA-Sim runs, and a replay on its network does not.
+  void ask_network(Rank rank, const FlatNode& node, const NodeFacts& facts) {
+    if (!options_.network.collective || !asked_.insert({facts.collective, facts.size, facts.group}).second) return;
+    const GroupMembers& group = rules_.groups().at(facts.group);
+    if (group.sorted.back() >= rank_count()) return;  // noted, and nobody runs it
+    std::vector<std::int64_t> times(group.listed.size(), 0);
+    const Result<void> answer =
+        options_.network.collective(checked_kind(facts.collective).kind, facts.size, group.listed, std::span(times));
+    if (answer || !told_refusals_.insert(to_text(answer.error())).second) return;
+    note(fmt::format("`ns-dist replay` runs rank {}, node {} with --recorded alone: {}", rank, node.id,
+                     to_text(answer.error())));
+  }
+
   Result<void> read_rank(Rank rank) {
     ids_.clear();
     parents_.clear();
@@ -229,6 +244,7 @@ class Lint {
           break;
         }
         collectives_.push_back({node.id, facts->group, hash_of(*facts)});
+        if (why.empty()) ask_network(rank, node, *facts);
         break;
       }
       case TraceNodeType::kSend: {
@@ -544,6 +560,7 @@ class Lint {
   std::uint64_t lonely_ = 0;                                         // kernels without successor
   bool whole_ = true, broken_ = false, told_rates_ = false, told_memory_ = false;
   std::set<std::string> told_refusals_;
+  std::set<std::tuple<TraceCollective, std::int64_t, std::int64_t>> asked_;  // of the network: kind, size, group
   std::uint64_t in_some_dimensions_ = 0;
   std::pair<Rank, std::uint64_t> first_in_some_;
   std::uint64_t beside_kernels_ = 0;

@@ -375,8 +375,11 @@ class Replay {
 
   void stop(Error error, Rank rank, const Node& node) {
     if (failure_) return;
-    error.message = fmt::format("node {} ({}): {}", node.id, *names_[node.name], error.message);
-    if (error.where.empty()) error.where = fmt::format("rank {}", rank);
+    const std::string who = fmt::format("rank {}", rank);
+    const bool placed = !error.where.empty();
+    error.message =
+        fmt::format("{}node {} ({}): {}", placed ? who + ", " : "", node.id, *names_[node.name], error.message);
+    if (!placed) error.where = who;
     failure_ = std::move(error);
   }
 

@@ -33,8 +33,17 @@ Int truncated(double nanoseconds) {
 Int times(Int a, Int b) { return b > 0 && a > kNineYears / b ? kNineYears : a * b; }
 Int ceil_div(Int a, Int b) { return (a + b - 1) / b; }
 
-tl::unexpected<Error> no_form(const std::string& what) {
-  return fail({ErrorCode::kInvalidInput, "no closed form is known for " + what, ""});
+// `key`: of the system json, where another value of it would have a form.
+tl::unexpected<Error> no_form(const std::string& what, const std::string& key = "", const std::string& expected = "") {
+  return fail(
+      {ErrorCode::kInvalidInput, "no closed form is known for " + what, key.empty() ? "" : "#/" + key, expected});
+}
+
+// Of the algorithms of a collective.
+std::string key_of(CollectiveKind kind) {
+  std::string key(name_of(kind));
+  std::replace(key.begin(), key.end(), '_', '-');
+  return key + "-implementation";
 }
 
 tl::unexpected<Error> too_long() {
@@ -50,7 +59,8 @@ Result<Int> checked(Int nanoseconds) {
 struct Dimension {
   const AstraDimension* d;
   const AstraSystem* system;
-  Int delay;  // endpoint delay, ns
+  Int delay;             // endpoint delay, ns
+  CollectiveKind whole;  // of whose phases this is one: it names the algorithm
 
   Int n() const { return d->npus; }
   double beta() const { return d->bandwidth_gib * kGib / 1e9; }  // B/ns
@@ -79,6 +89,10 @@ struct Dimension {
   Int ring(CollectiveKind kind, Int c) const;
   Result<Int> direct(CollectiveKind kind, Int c, Int window) const;
   Result<Int> halving_doubling(CollectiveKind kind, Int c) const;
+  // Its two phases overlap.
+  tl::unexpected<Error> no_direct_all_reduce() const {
+    return no_form("a direct all-reduce on a ring of more than three", key_of(whole), "ring");
+  }
 };
 
 // Steps of a ring: messages that follow each other, and how many of them are reduced.
@@ -111,7 +125,7 @@ Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
   const bool ring = d->topology == AstraTopology::kRing;
   if (ring && system->congestion_aware) return no_form("direct exchange on a ring with congestion");
   if (ring && kind == CollectiveKind::kAllReduce && n() > 3) {
-    return no_form("a direct all-reduce on a ring of more than three");  // its two phases overlap
+    return no_direct_all_reduce();
   }
   Int exchange = message(m, ring ? n() / 2 : 1);
   if (system->congestion_aware && d->topology == AstraTopology::kSwitch) {
@@ -119,7 +133,9 @@ Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
     exchange = times(n() - 2, serialization(m)) + 2 * truncated(d->latency_ns + static_cast<double>(m) / beta());
   }
   if (window > 0 && window < n() - 1) {
-    if (system->congestion_aware || kind != CollectiveKind::kAllReduce) return no_form("direct exchange with a window");
+    if (system->congestion_aware || kind != CollectiveKind::kAllReduce) {
+      return no_form("direct exchange with a window", key_of(whole), "direct or ring");
+    }
     const Int rounds = 2 * ceil_div(n() - 1, window);
     return times(rounds, exchange) + times(rounds + 1, e) + times(ceil_div(n() - 1, window), reduction(m));
   }
@@ -134,9 +150,11 @@ Result<Int> Dimension::direct(CollectiveKind kind, Int c, Int window) const {
 }
 
 Result<Int> Dimension::halving_doubling(CollectiveKind kind, Int c) const {
-  if (const std::string why = astra_refusal("halvingDoubling", kind, n(), c, false); !why.empty()) return no_form(why);
+  if (const std::string why = astra_refusal("halvingDoubling", kind, n(), c, false); !why.empty()) {
+    return no_form(why, key_of(whole), "ring or direct");
+  }
   if (d->topology != AstraTopology::kSwitch || system->congestion_aware) {
-    return no_form("halvingDoubling other than on a switch without congestion");
+    return no_form("halvingDoubling other than on a switch without congestion", key_of(whole), "ring or direct");
   }
   Int time = delay, m = c;
   if (kind != CollectiveKind::kAllGather) {
@@ -170,8 +188,8 @@ Result<Int> Dimension::chunk(CollectiveKind kind, const std::string& algorithm, 
   if (algorithm == "ring") return ring(kind, c);
   if (algorithm == "halvingDoubling") return halving_doubling(kind, c);
   if (const auto window = window_of(algorithm)) return direct(kind, c, *window);
-  return fail({ErrorCode::kInvalidInput, fmt::format("algorithm \"{}\"", algorithm), "",
-               "ring, direct, direct<window> or halvingDoubling"});
+  return no_form(fmt::format("the algorithm \"{}\"", algorithm), key_of(whole),
+                 "ring, direct, direct<window> or halvingDoubling");
 }
 
 bool runs(CollectiveKind kind) {
@@ -222,7 +240,7 @@ std::vector<Phase> phases_of(const std::vector<Dimension>& all, CollectiveKind k
   return phases;
 }
 
-Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
+Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system, CollectiveKind kind) {
   std::vector<Dimension> dims;
   for (std::size_t i = 0; i < system.dimensions.size(); ++i) {
     const AstraDimension& d = system.dimensions[i];
@@ -230,11 +248,13 @@ Result<std::vector<Dimension>> dimensions_of(const AstraSystem& system) {
       return fail({ErrorCode::kInvalidInput, fmt::format("dimension {} of the network", i), "",
                    "at least 2 NPUs, a positive bandwidth, a latency of at least zero"});
     }
-    dims.push_back({&d, &system, system.endpoint_delay_ns});
+    dims.push_back({&d, &system, system.endpoint_delay_ns, kind});
   }
   if (dims.empty()) return fail({ErrorCode::kInvalidInput, "a network without dimensions", ""});
   return dims;
 }
+
+constexpr const char* kSplitsKey = "preferred-dataset-splits";
 
 // How a buffer is cut: `rounds` times a chunk of `size` bytes, one after another.
 struct Chunks {
@@ -251,24 +271,32 @@ Result<Chunks> chunks_of(const AstraSystem& system, CollectiveKind kind, Int com
     return fail({ErrorCode::kInvalidInput, "sizes, splits and active chunks below one", "", "positive numbers"});
   }
   const Int c = astra_chunk(system, kind, comm_size);
-  if (c < 1) return no_form("an all-gather of fewer bytes than splits (it never ends)");
+  if (c < 1) {
+    return no_form("an all-gather of fewer bytes than splits (it never ends)", kSplitsKey,
+                   fmt::format("at most {}", comm_size));
+  }
   const Int count = c > comm_size / system.splits ? system.splits : ceil_div(comm_size, c);  // raised: all are
   return Chunks{c, ceil_div(count, system.active_chunks), count};
 }
 
 Error no_algorithm(CollectiveKind kind) {
-  return {ErrorCode::kInvalidInput, fmt::format("the system has no algorithm for {}", name_of(kind)), "",
-          "one for each dimension of the network"};
+  return {ErrorCode::kInvalidInput, fmt::format("the system has no algorithm for {}", name_of(kind)),
+          "#/" + key_of(kind), "one for each dimension of the network"};
+}
+
+Result<void> check_chunks(const std::vector<Phase>& phases, const Chunks& chunks) {
+  if (phases.size() < 2 || chunks.count < 2) return {};
+  return no_form("several chunks on several dimensions", kSplitsKey, "1");
 }
 
 }  // namespace
 
 Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size) {
-  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system));
+  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system, kind));
   NS_TRY(const Chunks chunks, chunks_of(system, kind, comm_size));
   const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system.local_bandwidth_aware);
   if (phases.empty()) return fail(no_algorithm(kind));
-  if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
+  NS_TRY_VOID(check_chunks(phases, chunks));
   if (system.congestion_aware && (dims.size() > 1 || (chunks.count > 1 && system.active_chunks > 1))) {
     return no_form("several dimensions or active chunks with congestion");
   }
@@ -351,7 +379,7 @@ struct Exchange {
     const bool reduces = kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
     if (window_of(algorithm) == 0 && !(fills_dimension && all_equal(time))) {
       if (kind == CollectiveKind::kAllReduce && dimension->d->topology == AstraTopology::kRing && members > 3) {
-        return no_form("a direct all-reduce on a ring of more than three");
+        return dimension->no_direct_all_reduce();
       }
       for (Int& t : time) t += e;
       meet(m, e + (reduces ? reduction : 0), time);
@@ -384,7 +412,7 @@ constexpr Int kGroupDelay = 10;
 
 // One phase of a collective of all NPUs: every line of the dimension exchanges for itself.
 Result<void> run_phase(const AstraSystem& system, CollectiveKind kind, const Phase& phase, std::span<Int> times) {
-  const Dimension dimension{&system.dimensions[phase.dimension], &system, system.endpoint_delay_ns};
+  const Dimension dimension{&system.dimensions[phase.dimension], &system, system.endpoint_delay_ns, kind};
   const Int n = dimension.n();
   const Exchange exchange{&dimension, n, [&](Int from, Int to, Int bytes) {
                             const Int apart = std::abs(to - from);
@@ -410,7 +438,7 @@ Result<void> run_phase(const AstraSystem& system, CollectiveKind kind, const Pha
 }  // namespace
 
 Result<AstraNetwork> AstraNetwork::make(AstraSystem system) {
-  NS_TRY_VOID(dimensions_of(system));
+  NS_TRY_VOID(dimensions_of(system, CollectiveKind::kAllReduce));
   if (system.congestion_aware) return no_form("groups and messages of the congestion-aware backend");
   AstraNetwork network;
   network.system_ = std::move(system);
@@ -436,7 +464,8 @@ Result<std::int64_t> AstraNetwork::message_ns(Rank from, Rank to, std::int64_t b
                  fmt::format("two ranks from 0 to {}", npus - 1)});
   }
   const auto [dimension, distance] = charged(from, to);
-  return checked(Dimension{&system_.dimensions[dimension], &system_, 0}.message(bytes, distance));
+  return checked(
+      Dimension{&system_.dimensions[dimension], &system_, 0, CollectiveKind::kSendRecv}.message(bytes, distance));
 }
 
 Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_size, std::span<const Rank> members,
@@ -455,11 +484,11 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
     return {};
   }
   NS_TRY(const Chunks chunks, chunks_of(system_, kind, comm_size));
-  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system_));
+  NS_TRY(const std::vector<Dimension> dims, dimensions_of(system_, kind));
   if (n == npus) {
     const std::vector<Phase> phases = phases_of(dims, kind, chunks.size, system_.local_bandwidth_aware);
     if (phases.empty()) return fail(no_algorithm(kind));
-    if (phases.size() > 1 && chunks.count > 1) return no_form("several chunks on several dimensions");
+    NS_TRY_VOID(check_chunks(phases, chunks));
     std::vector<Int> by_rank(times.size());  // the network's order, whatever that of the group
     for (std::size_t i = 0; i < times.size(); ++i) by_rank[static_cast<std::size_t>(members[i])] = times[i];
     for (Int round = 0; round < chunks.rounds; ++round) {
@@ -477,7 +506,7 @@ Result<void> AstraNetwork::collective(CollectiveKind kind, std::int64_t comm_siz
   const std::string& algorithm = listed > 1 ? kRing : system_.dimensions.front().algorithm.of(kind);
   AstraDimension flat = system_.dimensions[charged(members[0], members[1]).first];
   flat.npus = n;
-  const Dimension dimension{&flat, &system_, kGroupDelay};
+  const Dimension dimension{&flat, &system_, kGroupDelay, kind};
   const Exchange exchange{&dimension, n,
                           [&](Int from, Int to, Int bytes) {
                             const auto [at, distance] =

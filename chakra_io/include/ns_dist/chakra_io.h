@@ -332,6 +332,7 @@ Result<ReplayReport> replay(const std::filesystem::path& prefix, std::int64_t ra
 struct LintOptions {
   std::optional<AstraSystem> system = {};                 // what ASTRA-Sim would run them with, where it is known
   bool no_remote_memory = false;                          // it is NO_MEMORY_EXPANSION
+  ReplayNetwork network = {};                             // of replays: what it does not answer is noted
   std::uint64_t most_nodes_to_run = 20'000'000;           // 0: traces are read and not run
   std::uint64_t most_problems = kMostProblems;            // reading ends there, over all ranks
   std::function<void(std::int64_t files)> progress = {};  // after each file; may be empty

@@ -21,8 +21,8 @@ namespace ns_dist {
 // Finish time of one collective of all NPUs that starts at 0, in ns. `comm_size` is the trace's attribute: the buffer
 // of all-reduce, reduce-scatter and all-to-all, a rank's own shard for all-gather, bytes. Errors: no closed form is
 // known (several dimensions with several chunks, the congestion-aware backend with several active chunks or with direct
-// exchange on a ring, direct all-reduce on a ring of more than three), a dimension below 2 NPUs, a collective that it
-// does not run.
+// exchange on a ring, direct all-reduce on a ring of more than three, other algorithms), a dimension below 2 NPUs, a
+// collective that it does not run. Where a key of the system json would have to be another, the place is "#/KEY".
 Result<std::int64_t> astra_time_ns(const AstraSystem& system, CollectiveKind kind, std::int64_t comm_size);
 
 // Messages and collectives of any ranks, as ASTRA-Sim's unaware backend times them. Collectives of all NPUs run

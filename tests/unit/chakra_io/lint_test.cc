@@ -410,6 +410,27 @@ TEST(Lint, TheFirstNodeTakesSomeTime) {
   EXPECT_EQ(text_of(LintedTraces({{kernel}, {kernel}}).lint({}, options)), "");
 }
 
+// What ASTRA-Sim runs and a replay does not is no mistake. The same reason is told once.
+TEST(Lint, NotesWhatAReplayHasNoTimeOf) {
+  LintOptions options = on({{AstraTopology::kRing, 2, 50, 500, "ring"}});
+  int asked = 0;
+  options.network.collective = [&](CollectiveKind kind, std::int64_t bytes, std::span<const Rank> ranks,
+                                   std::span<std::int64_t> times) -> Result<void> {
+    ++asked;
+    EXPECT_EQ(std::vector<Rank>(ranks.begin(), ranks.end()), (std::vector<Rank>{1, 0}));
+    EXPECT_EQ(times.size(), 2U);
+    if (kind == CollectiveKind::kAllReduce && bytes != 8) return {};
+    return fail({ErrorCode::kInvalidInput, "no form", "s.json#/x", "y"});
+  };
+  std::vector<TraceNode> nodes = {collective_of(1, 16), collective_of(2, 8, {1}), collective_of(3, 8, {2}),
+                                  collective_of(4, 8, {3}, TraceCollective::kAllGather)};
+  const LintReport report = LintedTraces({nodes, nodes}).lint({{1, {1, 0}}}, options);
+  EXPECT_EQ(text_of(report),
+            "note: `ns-dist replay` runs rank 0, node 2 with --recorded alone: s.json#/x: no form; expected y\n");
+  EXPECT_TRUE(report.ran);
+  EXPECT_EQ(asked, 3);
+}
+
 // With "replay-only" nobody waits for a peer.
 TEST(Lint, WhatIsReplayedAloneNeedsNoPeer) {
   LintOptions options = on({{AstraTopology::kRing, 2, 50, 500, "ring"}});

@@ -369,6 +369,11 @@ TEST(Replay, TheNetworkTimesMessagesAndCollectives) {
   };
   EXPECT_THAT(to_text(replay(traces, {{1, {1, 0}}}, options).error()),
               HasSubstr("rank 0: node 2 (message): no such link"));
+  options.network.message = [](Rank, Rank, std::int64_t) -> Result<std::int64_t> {
+    return fail({ErrorCode::kInvalidInput, "no such link", "s.json#/x"});
+  };
+  EXPECT_EQ(to_text(replay(traces, {{1, {1, 0}}}, options).error()),
+            "s.json#/x: rank 0, node 2 (message): no such link");
 }
 
 ReplayOptions on_a_clock(std::vector<AstraDimension> dimensions) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "ns_dist/version.h"
 #include "support/answered.h"
@@ -197,9 +198,7 @@ TEST(Traces, LintReadsTheNetworkAndTheSystemAsReplayDoes) {
       const CommandResult result =
           run_command(std::string("ns-dist ") + command + " t --system without.json", folder.path());
       EXPECT_EQ(result.code, 1) << command << key;
-      if (command == std::string("lint") || key != std::string("all-reduce-implementation")) {
-        EXPECT_THAT(result.out + result.err, HasSubstr(key)) << command;
-      }
+      EXPECT_THAT(result.out + result.err, HasSubstr(key)) << command;
     }
   }
   json misspelled = system;
@@ -211,6 +210,45 @@ TEST(Traces, LintReadsTheNetworkAndTheSystemAsReplayDoes) {
   const CommandResult four = run_command("ns-dist lint t --network four.yml", folder.path());
   EXPECT_EQ(four.code, 1);
   EXPECT_THAT(four.out, HasSubstr("rank 2: the network has 4 NPUs, and there are traces of 2 ranks"));
+}
+
+// What has no closed form runs in ASTRA-Sim. The key, and the two ways out.
+TEST(Traces, ReplayNamesTheKeyWithoutAForm) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --dp 16 --global-batch 16 --output t", folder.path());
+  const json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  for (const auto& [key, value, what] :
+       {std::tuple<const char*, json, const char*>("preferred-dataset-splits", 4, "several chunks .*; expected 1; "),
+        std::tuple<const char*, json, const char*>("all-gather-implementation", {"ring", "oneRing"},
+                                                   "the algorithm \"oneRing\"; expected ring, direct")}) {
+    json other = system;
+    other[key] = value;
+    std::ofstream(folder.path() / "other.json") << other;
+    const std::string place = "other.json#/" + std::string(key) + ": ";
+    refused(
+        "replay t --system other.json", folder.path(), 1,
+        (place + "rank [0-9]+, node [0-9]+ .*: no closed form is known for " + what + ".*or write --recorded").c_str());
+    EXPECT_THAT(answered("lint t --system other.json", folder.path()).out,
+                ContainsRegex("note: `ns-dist replay` runs rank 0, node [0-9]+ with --recorded alone: " + place));
+    answered("replay t --system other.json --recorded", folder.path());
+  }
+}
+
+// What lint says that ASTRA-Sim stops at, replay says, too; with recorded times it speaks of the traces alone.
+TEST(Traces, ReplayAnswersWhereAstraSimDoes) {
+  const ScratchFolder folder;
+  answered("export --model gpt2 --tp 2 --global-batch 2 --output t", folder.path());
+  json system = json::parse(read_text(folder.path() / "t" / "system.json"));
+  system["peak-perf"] = 1e9;  // each kernel less than a ns
+  std::ofstream(folder.path() / "fast.json") << system;
+  const char* const why = "the first kernel takes less than 1 ns by the roofline: ASTRA-Sim stops";
+  for (const char* command : {"lint", "replay"}) {
+    const CommandResult result =
+        run_command(std::string("ns-dist ") + command + " t --system fast.json", folder.path());
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_THAT(result.out + result.err, HasSubstr(why)) << command;
+  }
+  answered("replay t --system fast.json --recorded", folder.path());
 }
 
 // A rank that has other collectives than its peer: ASTRA-Sim ends with exit code 0 and says nothing.

@@ -95,6 +95,43 @@ TEST(Astra, SaysWhereNoFormIsKnown) {
   EXPECT_FALSE(astra_time_ns(AstraSystem(), CollectiveKind::kAllReduce, kChunk));
 }
 
+// The key of the system json that another value would help, and that value. Phases of an all-reduce are the
+// all-reduce's.
+TEST(Astra, NamesTheKeyThatHasNoForm) {
+  const auto of = [](const AstraSystem& system, CollectiveKind kind) {
+    const auto time = astra_time_ns(system, kind, kChunk);
+    return time ? "" : to_text(time.error());
+  };
+  const std::string none = ": no closed form is known for ";
+  AstraSystem system = one(AstraTopology::kRing, 8, "direct");
+  EXPECT_EQ(of(system, CollectiveKind::kAllReduce),
+            "#/all-reduce-implementation" + none + "a direct all-reduce on a ring of more than three; expected ring");
+  system.dimensions[0].algorithm = "direct2";
+  EXPECT_EQ(of(system, CollectiveKind::kAllToAll),
+            "#/all-to-all-implementation" + none + "direct exchange with a window; expected direct or ring");
+  system.dimensions[0].algorithm = "doubleBinaryTree";
+  EXPECT_EQ(of(system, CollectiveKind::kAllReduce),
+            "#/all-reduce-implementation" + none +
+                "the algorithm \"doubleBinaryTree\"; expected ring, direct, direct<window> or halvingDoubling");
+  system.dimensions[0].algorithm = "halvingDoubling";
+  system.dimensions.push_back({AstraTopology::kSwitch, 2, 1, 100.2, "ring"});
+  EXPECT_EQ(of(system, CollectiveKind::kAllReduce),
+            "#/all-reduce-implementation" + none +
+                "halvingDoubling other than on a switch without congestion; expected ring or direct");
+  system.dimensions[0].algorithm = "ring";
+  system.splits = 4;
+  EXPECT_EQ(of(system, CollectiveKind::kReduceScatter),
+            "#/preferred-dataset-splits" + none + "several chunks on several dimensions; expected 1");
+  // The same where ranks start at different times.
+  std::vector<std::int64_t> late(16, 0);
+  late[3] = 5;
+  std::vector<Rank> all(16);
+  for (Rank rank = 0; rank < 16; ++rank) all[static_cast<std::size_t>(rank)] = rank;
+  const auto refused = AstraNetwork::make(system)->collective(CollectiveKind::kAllReduce, kChunk, all, late);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "#/preferred-dataset-splits");
+}
+
 // Of the reducing steps the first one reduces nothing. Times are those of ASTRA-Sim 518bd513 (its system json has 1000
 // GB/s of local memory, the default endpoint delay, one split).
 TEST(Astra, HalvingDoublingAnswersAsAstraSimDoes) {
