@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "et_def.pb.h"
 #include "ns_dist/internal/printable.h"
 #include "trace_file.h"
 
