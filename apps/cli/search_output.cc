@@ -220,8 +220,11 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
                             : "",
                         long_time(time->interval));
     if (answer.unequal_step) {
-      page += fmt::format("  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} %\n", 100 * *goals.gpu_spread,
-                          duration_text(*answer.unequal_step), 100 * (*answer.unequal_step / answer.report.step - 1));
+      page += fmt::format(
+          "  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} % of the one where products alone do, by {:g} "
+          "%\n",
+          100 * *goals.gpu_spread, duration_text(*answer.unequal_step),
+          100 * (*answer.unequal_step / answer.report.step - 1), 100 * scenario.constants.deviation);
     }
     if (goals.reliability.repair) {
       page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),

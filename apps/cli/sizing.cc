@@ -34,9 +34,13 @@ constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs
 constexpr std::string_view kGlobalBatch = "training/global_batch";
 constexpr int kMostBetween = 3;  // sizes that are tried between two others
 
-// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives. Of a node of 72, 64
-// may be used. Errors: they are more than are searched.
-Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalog) {
+// The fewest GPUs that are whole nodes and whole replicas of the least degrees that the user gives.
+struct Units {
+  std::int64_t fewest = 1;  // of a node of 72, 64 may be used
+  std::int64_t full = 1;    // all GPUs of each node
+};
+// Errors: they are more than are searched.
+Result<Units> units_of(const SearchRequest& request, const Catalog& catalog) {
   NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
   std::int64_t replica = 1;
   const auto add = [&replica](std::string_view field, std::span<const std::string> texts) {
@@ -53,7 +57,7 @@ Result<std::int64_t> unit_of(const SearchRequest& request, const Catalog& catalo
   const std::int64_t used = used_of_node(node, power_of_two_up_to(node));
   const std::int64_t whole = std::lcm(node, replica);
   const std::int64_t unit = used > 0 ? std::min(whole, std::lcm(used, replica)) : whole;
-  if (unit <= kMostSearched) return unit;
+  if (unit <= kMostSearched) return Units{unit, whole};
   return fail({ErrorCode::kInvalidInput,
                fmt::format("whole replicas on whole nodes of {} need {} GPUs", node, with_commas(unit)), "--dp",
                fmt::format("degrees that whole nodes hold: at most {} GPUs are searched", with_commas(kMostSearched)),
@@ -75,8 +79,8 @@ SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {
 class Sizes {
  public:
   static Result<Sizes> make(const SearchRequest& request, const Catalog& catalog) {
-    NS_TRY(const std::int64_t unit, unit_of(request, catalog));
-    Sizes sizes(request, catalog, unit);
+    NS_TRY(const Units units, units_of(request, catalog));
+    Sizes sizes(request, catalog, units.fewest);
     std::vector<std::int64_t> batches;
     for (const FieldValues& each : request.listed) {
       if (each.field != kGlobalBatch) continue;
@@ -85,20 +89,23 @@ class Sizes {
       }
     }
     if (batches.empty()) {
-      NS_TRY(const SearchSpace space, sizes.space(unit));
+      NS_TRY(const SearchSpace space, sizes.space(units.fewest));
       batches.push_back(space.base().training.global_batch);
     }
     for (const std::int64_t batch : batches) {
-      for (const std::int64_t replicas : divisors_of(batch, kMostSearched / unit)) {
-        sizes.known_.push_back(unit * replicas);
+      for (const std::int64_t unit : {units.fewest, units.full}) {
+        for (const std::int64_t replicas : divisors_of(batch, kMostSearched / unit)) {
+          sizes.known_.push_back(unit * replicas);
+        }
       }
     }
     return sizes;
   }
   std::int64_t unit() const { return unit_; }
   Result<SearchSpace> space(std::int64_t gpus) const { return SearchSpace::make(with_gpus(request_, gpus), catalog_); }
-  // `most`, or the largest one below it that is above half of it. Nothing: none is known.
+  // The largest one above half of `most`, one of whole replicas where there is one. Nothing: none is known.
   std::optional<std::int64_t> up_to(std::int64_t most) const {
+    if (const auto whole = whole_between(most / 2, most + 1); !whole.empty()) return whole.back();
     if (divides(most).value_or(true)) return most;  // of an error the search tells
     const std::vector<std::int64_t> below = between(most / 2, most);
     return below.empty() ? std::nullopt : std::optional(below.back());
@@ -106,26 +113,30 @@ class Sizes {
   bool has_whole_replicas(std::int64_t gpus) const {
     return std::find(known_.begin(), known_.end(), gpus) != known_.end();
   }
-  // Some of those between two others, the smallest first: whole quarters of the way, and those with a whole number of
-  // replicas of one unit.
+  // Those between two others with a whole number of replicas of one unit, the smallest first.
+  std::vector<std::int64_t> whole_between(std::int64_t low, std::int64_t high) const {
+    return in_order(low, high, known_);
+  }
+  // These, and whole quarters of the way.
   std::vector<std::int64_t> between(std::int64_t low, std::int64_t high) const {
-    std::vector<std::int64_t> all;
-    for (const std::int64_t size : known_) {
-      if (size > low && size < high) all.push_back(size);
-    }
+    std::vector<std::int64_t> all = known_;
     for (int part = 1; part < 4; ++part) {
       const std::int64_t quarters = 4 * low + part * (high - low);
       if (quarters % (4 * unit_) == 0) all.push_back(quarters / 4);
     }
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    std::erase_if(all, [&](std::int64_t size) { return size == low || !divides(size).value_or(false); });
-    return all;
+    return in_order(low, high, std::move(all));
   }
 
  private:
   Sizes(const SearchRequest& request, const Catalog& catalog, std::int64_t unit)
       : request_(request), catalog_(catalog), unit_(unit) {}
+  std::vector<std::int64_t> in_order(std::int64_t low, std::int64_t high, std::vector<std::int64_t> all) const {
+    std::erase_if(all, [=](std::int64_t size) { return size <= low || size >= high; });
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    std::erase_if(all, [this](std::int64_t size) { return !divides(size).value_or(false); });
+    return all;
+  }
   Result<bool> divides(std::int64_t gpus) const {
     NS_TRY(const SearchSpace sized, space(gpus));
     return sized.may_share_batch();
@@ -134,7 +145,7 @@ class Sizes {
   const SearchRequest& request_;
   const Catalog& catalog_;
   std::int64_t unit_;
-  std::vector<std::int64_t> known_;  // whose replicas are one unit each
+  std::vector<std::int64_t> known_;  // whose replicas are one unit each, of some nodes or of full ones
 };
 
 // A size below which the GPU's peak rate is too low for the deadline: a unit, or twice as many, and so on.
@@ -185,14 +196,14 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     std::int64_t gpus;
     TrainingTime time;
   };
-  std::optional<Size> fewest;  // of those in time
-  bool is_certain = false;     // the whole interval of one is in time
+  std::optional<Size> fewest;                                       // of those in time
+  std::int64_t certain = std::numeric_limits<std::int64_t>::max();  // the fewest whose whole interval is in time
   const auto in_time = [&](std::int64_t size) -> Result<bool> {
     NS_TRY_VOID(searcher.add(with_gpus(request, size)));
     const auto time = training_of(searcher.cases().back(), goals);
     soonest.add(size, time);
     if (!time || time->total > *goals.deadline) return false;
-    is_certain = is_certain || time->high <= *goals.deadline;
+    if (time->high <= *goals.deadline) certain = std::min(certain, size);
     if (!fewest || size < fewest->gpus) fewest = Size{size, *time};
     return true;
   };
@@ -205,9 +216,22 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     // Of as many GPUs as the end of the interval is too late.
     const double least = static_cast<double>(fewest->gpus) * (fewest->time.high / *goals.deadline);
     std::erase_if(larger, [&](std::int64_t size) { return static_cast<double>(size) < least; });
-    for (int i = 0; i < kMostTried && i < std::ssize(larger) && !is_certain && !searcher.interrupted(); ++i) {
-      NS_TRY_VOID(in_time(larger[static_cast<std::size_t>(i)]));
+    if (std::ssize(larger) > kMostTried) larger.resize(kMostTried);
+    for (const std::int64_t size : larger) {
+      if (size >= certain || searcher.interrupted()) break;
+      NS_TRY_VOID(in_time(size));
     }
+    return {};
+  };
+  const auto find_fewest = [&](std::int64_t low, std::int64_t high) -> Result<void> {
+    std::vector<std::int64_t> fewer_gpus = sizes.whole_between(low, high);
+    if (fewer_gpus.empty()) fewer_gpus = sizes.between(low, high);
+    NS_TRY_VOID(halve(std::move(fewer_gpus), searcher, [&](std::int64_t size) -> Result<bool> {
+      NS_TRY(const bool fewer, in_time(size));
+      return !fewer;
+    }));
+    NS_TRY_VOID(search_certain());
+    searcher.sort_sizes_from(first);
     return {};
   };
   std::int64_t low = smallest == sizes.unit() ? 0 : smallest / 2, lowest = 0;
@@ -216,17 +240,26 @@ Result<void> search_until_in_time(const SearchRequest& request, const SearchGoal
     const std::optional<std::int64_t> gpus = sizes.up_to(most);
     if (!gpus) continue;
     NS_TRY(const bool found, in_time(*gpus));
-    if (found) {
-      NS_TRY_VOID(halve(sizes.between(low, *gpus), searcher, [&](std::int64_t size) -> Result<bool> {
-        NS_TRY(const bool fewer, in_time(size));
-        return !fewer;
-      }));
-      NS_TRY_VOID(search_certain());
-      searcher.sort_sizes_from(first);
-      return {};
+    if (found) return find_fewest(low, *gpus);
+    // Larger is not always sooner: the first size of whole replicas behind the one before may be.
+    if (const auto whole = sizes.whole_between(low, *gpus); !whole.empty() && lowest > 0) {
+      const int in_vain = soonest.in_vain;
+      NS_TRY(const bool sooner, in_time(whole.front()));
+      if (sooner) return find_fewest(low, whole.front());
+      soonest.in_vain = std::min(soonest.in_vain, in_vain);
     }
     low = *gpus;
     if (lowest == 0) lowest = *gpus;
+  }
+  // Powers of two may share the batch badly: larger sizes of whole replicas.
+  if (soonest.gpus > 0) {
+    low = soonest.gpus;
+    int tried = 0;
+    for (const std::int64_t size : sizes.whole_between(low, 4 * low)) {
+      if (tried++ == kMostBetween || searcher.interrupted()) break;
+      NS_TRY(const bool found, in_time(size));
+      if (found) return find_fewest(low, size);
+    }
   }
   soonest.in_vain = 0;
   for (std::int64_t most = smallest / 2; soonest.gpus <= lowest && most >= sizes.unit() && soonest.in_vain == 0;
@@ -257,7 +290,7 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
     soonest.add(gpus, training_of(*found, goals));
     return cost_of(*found, goals);
   };
-  std::int64_t within = 0, above = 0;
+  std::int64_t within = 0, above = 0, last = 0;
   std::optional<double> before;
   int dearer = 0;  // sizes behind each other that cost too much, and more than the one before
   for (std::int64_t most = smallest;
@@ -269,8 +302,17 @@ Result<void> search_within_budget(const SearchRequest& request, const SearchGoal
     const bool buys = *cost <= *goals.budget;
     if (buys) within = *gpus;
     if (buys || above <= within) above = buys ? 0 : *gpus;
+    // Larger is not always dearer: the first size of whole replicas behind the one before may be bought.
+    const std::vector<std::int64_t> whole = buys ? std::vector<std::int64_t>() : sizes.whole_between(last, *gpus);
+    if (!whole.empty() && last > 0) {
+      const int in_vain = soonest.in_vain;
+      NS_TRY(const std::optional<double> less, cost_at(whole.front()));
+      if (less && *less <= *goals.budget) within = whole.front(), above = *gpus;
+      soonest.in_vain = std::min(soonest.in_vain, in_vain);
+    }
     dearer = !buys && before && *cost >= *before ? dearer + 1 : 0;
     before = cost;
+    last = *gpus;
   }
   if (within > 0 && above > within) {
     NS_TRY_VOID(halve(sizes.between(within, above), searcher, [&](std::int64_t size) -> Result<bool> {
@@ -345,8 +387,10 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
   }
   SearchRequest offloads = small_plans(request);
   offloads.fixed.set("plan/offload_optimizer", 1);
+  Scenario with = found.base;
+  with.plan.offload_optimizer = {1};
   const bool known = found.base.plan.offload_optimizer.value > 0 || found.base.plan.passes != Passes::kTraining;
-  if (!known && others.fits(offloads)) {
+  if (!known && framework_has(found.base, with) && others.fits(offloads)) {
     fits.emplace_back("the optimizer in the hosts' memory, --offload-optimizer 1");
   }
   return fits.empty() ? "" : fmt::format("what fits: {}", fmt::join(fits, "; "));

@@ -295,8 +295,8 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   };
   std::optional<Fitting> best = on_fewest(false, false);
   if (!best) {
-    if (fills) best = on_fewest(false, true);
     std::optional<Fitting> larger = on_fewest(true, false);
+    if (fills || !larger) best = on_fewest(false, true);
     const auto spent = [](const Fitting& each) { return static_cast<double>(each.ranks) * each.step; };
     if (!best || (larger && kMuchFaster * spent(*larger) < spent(*best))) best = std::move(larger);
   }

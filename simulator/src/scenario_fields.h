@@ -48,8 +48,6 @@ std::string value_of(const Scenario& scenario, std::string_view field);
 // Whether fields of these values are beyond what a framework has.
 bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view field)>& value);
 bool breaks(const FieldLimit& limit, const Scenario& scenario);
-// Whether the framework of `before` has what is changed in `after`.
-bool framework_has(const Scenario& before, const Scenario& after);
 
 // Whether a framework wants the division of layers written as a layout where that is broken.
 inline constexpr std::string_view kLayoutField = "plan/pipeline_layout", kEvenLayout = "even";

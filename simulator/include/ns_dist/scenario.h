@@ -262,6 +262,9 @@ void visit_tables(Visitor&& visit, T& scenario) {
   visit(scenario.settings);
 }
 
+// Whether the framework of `before` has what is changed in `after`.
+bool framework_has(const Scenario& before, const Scenario& after);
+
 // GPUs of each node of `node` that a cluster of `gpus` uses: the most that divide them and are a multiple of `whole`,
 // but no less than seven eighths of the node (64 of 72). 0: no such number.
 std::int64_t used_of_node(std::int64_t node, std::int64_t gpus, std::int64_t whole = 1);

@@ -107,10 +107,9 @@ bool forward_alone(const Scenario& scenario) { return scenario.plan.passes == Pa
 bool may_share(const Scenario& scenario) { return scenario.plan.ep > 0 && has_replicas(scenario.plan); }
 
 Texts zero_stages(const Scenario& scenario, const Common& all_plans) {
-  if (!may_share(scenario)) {  // that of the framework, too: weights of PyTorch alone are under none of the others
-    Texts all = {field_text(ParallelPlan().zero)};
-    if (all_plans.zero != all.front()) all.push_back(all_plans.zero);
-    return all;
+  if (!may_share(scenario)) {  // all are one, but FSDP casts its shards even so: beside it whole weights
+    const std::string weights = field_text(ZeroStage::kParameters);
+    return all_plans.zero == weights ? Texts{"0", weights} : Texts{all_plans.zero};
   }
   return forward_alone(scenario) ? Texts{"0", "3"} : texts_of<ZeroStage>();
 }

@@ -249,6 +249,20 @@ TEST(SearchCommand, TheSoonestMayHaveFewerGpusThanTheFirstSize) {
   EXPECT_LE(soonest(found), soonest(sizes));
 }
 
+// 4,608 sequences are 512 times nine: 32,768 GPUs give replicas nine sequences each, 36,864 GPUs eight.
+TEST(SearchCommand, SizesOfWholeReplicasAreTriedBesidePowersOfTwo) {
+  const json found = searched(
+      "--model llama3-70b --gpu gb200 --global-batch 4608 --tokens 15T --schedule 1f1b --tp 4,8 --pp 1 --micro-batch 1 "
+      "--deadline 4d");
+  const auto in_time = [](const json& row) { return row["training"]["seconds"].get<double>() <= 4 * 86400; };
+  std::vector<std::int64_t> gpus;
+  for (const json& row : found["table"]) {
+    if (in_time(row)) gpus.push_back(row["gpus"]);
+  }
+  ASSERT_FALSE(gpus.empty());
+  EXPECT_LE(*std::min_element(gpus.begin(), gpus.end()), 36'864);
+}
+
 TEST(SearchCommand, WarnsOfTheLinksOfAnotherGpu) {
   const CommandResult found =
       run_command("ns-dist search --gpus 8 --cluster dgx-h100 --gpu b200 --tp 8 --pp 1 --cp 1 --global-batch 8");
