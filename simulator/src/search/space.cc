@@ -683,7 +683,12 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   NS_TRY(request.fixed, spelled_out(said));
   NS_TRY(ScenarioSpec spec, base_spec(request));
   NS_TRY_VOID(size_machine(request, spec, catalog));
-  NS_TRY(space->base, resolve(spec, catalog, request.from.get()));
+  auto base = resolve(spec, catalog, request.from.get());
+  if (!base) {  // the nodes follow from the GPUs
+    if (request.gpus && base.error().where == "machine/nodes") base.error().where = "machine/gpus";
+    return fail(std::move(base).error());
+  }
+  space->base = *std::move(base);
   for (const Assignment& each : said.assignments) {  // --overlap was said, not the flags that it stands for alone
     if (!find_field(each.field)->stands_for.empty()) space->base.named.names.insert(each.field);
   }

@@ -263,6 +263,14 @@ TEST(SearchCommand, SizesOfWholeReplicasAreTriedBesidePowersOfTwo) {
   EXPECT_LE(*std::min_element(gpus.begin(), gpus.end()), 36'864);
 }
 
+// The user gave GPUs, from which the nodes follow.
+TEST(SearchCommand, AnErrorOfTheSizeNamesTheFlagThatWasGiven) {
+  const CommandResult result =
+      run_command("ns-dist search --model llama3-70b --cluster h100-leaf-spine --gpus 1016 --global-batch 508");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("--gpus: 127 nodes do not fill groups of 32"));
+}
+
 TEST(SearchCommand, WarnsOfTheLinksOfAnotherGpu) {
   const CommandResult found =
       run_command("ns-dist search --gpus 8 --cluster dgx-h100 --gpu b200 --tp 8 --pp 1 --cp 1 --global-batch 8");

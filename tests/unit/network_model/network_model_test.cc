@@ -132,6 +132,19 @@ TEST(NetworkModel, OnlyWhatTravelsTakesTheTimeOfPcie) {
   EXPECT_NEAR(exchange.latency / pair.latency, 1, 0.01);
 }
 
+// Two channels of a port have buffers of 4 MiB, and a round trip of 2 ms for each: 4.2 GB/s, whatever the port could
+// do.
+TEST(NetworkModel, LongLatenciesLimitWhatIsOnItsWay) {
+  Cluster cluster = *Catalog::standard().cluster("dgx-h100");
+  const auto rate = [&](Seconds latency) {
+    cluster.levels.back().fabric.latency = latency;
+    const Forecast sent = *model_of(cluster)->forecast({CollectiveKind::kSendRecv, 4 * GB, {0, {{2, 8}}}});
+    return 4 * GB / sent.latency;
+  };
+  EXPECT_NEAR(rate(1 * ms) / (GB / s), 2 * 4.194304 / 2, 0.05);
+  EXPECT_NEAR(rate(10 * us) / rate(2 * us), 1, 0.01);
+}
+
 // The transfers in an L40S server go through its host. What stays in a node takes as long as it does there alone: of an
 // all-to-all, a gather or a scatter the half of two nodes, of a broadcast or a reduction all of it.
 TEST(NetworkModel, WhatStaysInANodeIsNotFasterThanThere) {
