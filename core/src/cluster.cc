@@ -58,6 +58,14 @@ bool lends_links(const Cluster& cluster) {
 }  // namespace
 
 std::string warning_of(const Cluster& cluster) {
+  for (const FabricLevel& level : cluster.levels) {
+    const std::int64_t most = level.fabric.most_units;
+    if (most == 0 || level.size <= most) continue;
+    return fmt::format(
+        "{} joins {} GPUs at most, here {}: name a machine whose nodes have a second fabric between groups "
+        "of {} (ns-dist list clusters: bridged)",
+        level.fabric.name, most, level.size, most);
+  }
   if (cluster.made_for.empty()) {
     if (const FabricLevel* level = faster_than_links(cluster)) {
       return fmt::format("{} of {} gives a GPU {}, but {} has links of {}: name a slower fabric, or the GPU that it is",

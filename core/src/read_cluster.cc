@@ -86,6 +86,7 @@ Result<Fabric> read_fabric(std::string_view json, const std::string& where) {
   fabric.bandwidth = reader.quantity<BytesPerSecond>("bandwidth");
   fabric.latency = reader.quantity<Seconds>("latency");
   fabric.uneven_mesh = reader.boolean("uneven_mesh", false);
+  fabric.most_units = reader.integer("most_units", 2, 1 << 20, Presence::kOptional);
   fabric.peer_to_peer = reader.boolean("peer_to_peer", false);
   check_id(fabric.id, reader);
   if (fabric.latency > kLongestHop) {

@@ -74,6 +74,7 @@ void fields(Io& io, Fabric& fabric) {
   io("bandwidth", fabric.bandwidth);
   io("latency", fabric.latency);
   io.unless_default("uneven_mesh", fabric.uneven_mesh);
+  io.unless_default("most_units", fabric.most_units);
   io.unless_default("peer_to_peer", fabric.peer_to_peer);
 }
 

@@ -47,6 +47,8 @@ struct Fabric {
   Seconds latency;           // one hop, small message
   // Of point-to-point links: a pair of GPUs may have several of them, or none (a cube mesh), and not equally many each.
   bool uneven_mesh = false;
+  // GPUs that one such link joins at most (a bridge between two cards); 0: as many as there are.
+  std::int64_t most_units = 0;
   // Of PCIe: GPUs are known to reach each other with this bandwidth, and not through the host's memory.
   bool peer_to_peer = false;
   friend bool operator==(const Fabric&, const Fabric&) = default;

@@ -442,6 +442,9 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   Cluster server = *catalog_.cluster("l40s-server");
   server.levels.front().fabric.bandwidth *= 2;
   EXPECT_THAT(warning_of(server), HasSubstr("gives a GPU 64 GB/s, but l40s has links of 32 GB/s"));
+  Cluster bridged = *catalog_.cluster("a40-bridged");
+  bridged.levels.front().size = 8;
+  EXPECT_THAT(warning_of(bridged), HasSubstr("joins 2 GPUs at most, here 8"));
   Cluster without = *faster;
   without.gpu.scale_up.reset();
   EXPECT_EQ(warning_of(without).find(without.gpu.id + " has no links of its own (scale_up)"), 0u)
