@@ -221,8 +221,7 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
                         long_time(time->interval));
     if (answer.unequal_step) {
       page += fmt::format(
-          "  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} % of the one where products alone do, by {:g} "
-          "%\n",
+          "  GPUs differ in speed by {:g} %: a step takes {}, {:+.1f} % (the step above: products alone, by {:g} %)\n",
           100 * *goals.gpu_spread, duration_text(*answer.unequal_step),
           100 * (*answer.unequal_step / answer.report.step - 1), 100 * scenario.constants.deviation);
     }
