@@ -310,17 +310,25 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
     return {};
   }
   std::vector<SearchSpace> spaces;
+  std::optional<Error> size;  // of the first size that is not one of the machine
   for (const SearchRequest& request : job.requests) {
-    NS_TRY(SearchSpace space, SearchSpace::make(request, catalog));
-    NS_TRY_VOID(check_price(space.base().cluster.gpu, job.goals));
+    auto space = SearchSpace::make(request, catalog);
+    if (!space && space.error().where == "machine/gpus") {
+      if (job.requests.size() > 1) warn(fmt::format("left out: {}", to_text(space.error())));
+      if (!size) size = std::move(space.error());
+      continue;
+    }
+    if (!space) return fail(std::move(space.error()));
+    NS_TRY_VOID(check_price(space->base().cluster.gpu, job.goals));
     // Two names of one GPU or model are searched once, whatever the catalog had read before.
-    Scenario base = space.base();
+    Scenario base = space->base();
     const bool known = std::any_of(spaces.begin(), spaces.end(), [&](const SearchSpace& each) {
       base.files = each.base().files;
-      return each.gpus() == space.gpus() && each.base() == base;
+      return each.gpus() == space->gpus() && each.base() == base;
     });
-    if (!known) spaces.push_back(std::move(space));
+    if (!known) spaces.push_back(*std::move(space));
   }
+  if (spaces.empty() && size) return fail(*std::move(size));
   for (const SearchSpace& space : spaces) {
     if (searcher.interrupted()) break;
     NS_TRY_VOID(searcher.add(space));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "ns_dist/catalog.h"
@@ -92,19 +93,20 @@ Result<AstraSystem> to_astra(const Cluster& cluster, std::int64_t gpus) {
   AstraSystem system;
   std::int64_t left = gpus;
   bool even = true;
-  const FabricLevel* outermost = nullptr;  // that is spanned
-  for (const FabricLevel& level : cluster.levels) {
+  std::optional<FabricLevel> outermost;  // that is spanned
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
     if (left <= 1) break;
+    const FabricLevel level = cluster.used_level(i);
     const std::int64_t size = level.size == 0 || left < level.size ? left : level.size;
     if (size < 1) break;
     even = even && left % size == 0;
     if (size > 1) {
       system.dimensions.push_back(astra_dimension(level, size));
-      outermost = &level;
+      outermost = level;
     }
     left = (left + size - 1) / size;
   }
-  if (left != 1 || outermost == nullptr) {
+  if (left != 1 || !outermost) {
     return fail({ErrorCode::kInfeasible, fmt::format("no network joins {} GPU(s) of \"{}\"", gpus, cluster.id),
                  cluster.id, "at least two GPUs, on a cluster that has them"});
   }

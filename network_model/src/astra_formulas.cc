@@ -566,7 +566,8 @@ class AstraModel final : public NetworkCost {
  public:
   AstraModel(network::Topology topology, const Cluster& cluster, Int ranks)
       : topology_(std::move(topology)), cluster_(cluster), ranks_(ranks > 0 ? ranks : cluster.gpu_count()) {
-    for (const FabricLevel& level : cluster.levels) links_.push_back(network::link_of(level, Gpu()));
+    for (std::size_t i = 0; i < cluster.levels.size(); ++i)
+      links_.push_back(network::link_of(cluster.used_level(i), Gpu()));
   }
 
   Result<Forecast> forecast(const Collective& collective) const override {

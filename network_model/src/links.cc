@@ -164,7 +164,8 @@ std::vector<Link> links_of(const Cluster& cluster) {
     peak = cluster.gpu.pcie_bandwidth / (units::B / units::s), bandwidth = reached;
   }
   std::vector<Link> links;
-  for (const FabricLevel& level : cluster.levels) {
+  for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
+    const FabricLevel level = cluster.used_level(i);
     Link& link = links.emplace_back(link_of(level, cluster.gpu));
     if (level.ring || (!link.network() && link.link_class != LinkClass::kPcie)) continue;  // links of their own
     if (link.network()) {

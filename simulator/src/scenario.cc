@@ -152,7 +152,18 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   return {};
 }
 
-// Gives the levels above the node `nodes` nodes together. Inner levels are filled before outer ones.
+// Groups of `size` units at most that hold `units` units, equally many each: as few as possible, an eighth more at
+// most; 0: there are none.
+std::int64_t even_groups(std::int64_t units, std::int64_t size) {
+  const std::int64_t fewest = (units + size - 1) / size;
+  for (std::int64_t groups = fewest; 7 * groups <= 8 * fewest; ++groups) {
+    if (units % groups == 0) return groups;
+  }
+  return 0;
+}
+
+// Gives the levels above the node `nodes` nodes together. Inner levels are filled before outer ones; groups that are
+// not full are equally full.
 Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view where) {
   const std::size_t inside = cluster.node_levels();
   if (inside > 0 && cluster.gpus_per_node() == 0) {
@@ -170,17 +181,20 @@ Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view wh
   }
   std::int64_t left = nodes;
   for (std::size_t i = inside; i + 1 < cluster.levels.size(); ++i) {
-    std::int64_t& size = cluster.levels[i].size;
-    if (left <= size) {
-      size = left;
-      left = 1;
-    } else if (left % size == 0) {
-      left /= size;
-    } else {
+    FabricLevel& level = cluster.levels[i];
+    const std::int64_t size = level.size;
+    const std::int64_t groups =
+        level.ring && left > size ? (left % size == 0 ? left / size : 0) : even_groups(left, size);
+    if (groups == 0) {
+      const std::int64_t unit = nodes / left * size;  // nodes
       return fail({ErrorCode::kInfeasible,
-                   fmt::format("{} nodes do not fill groups of {} ({})", nodes, size, cluster.levels[i].fabric.name),
-                   std::string(where), fmt::format("a multiple of {} nodes", size)});
+                   fmt::format("{} nodes do not fill groups of {} ({})", nodes, size, level.fabric.name),
+                   std::string(where), "groups that are full, or equally full",
+                   fmt::format("write {} or {} nodes", nodes / unit * unit, (nodes / unit + 1) * unit)});
     }
+    level.size = left / groups;
+    if (!level.ring) level.spare += size - level.size;
+    left = groups;
   }
   cluster.levels.back().size = left;
   return {};
@@ -248,7 +262,12 @@ Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t r
   if (ranks > cluster.gpus_per_node()) leave_spares(cluster, plan, ranks);
   const std::int64_t node = cluster.gpus_per_node();
   std::int64_t nodes = (ranks + node - 1) / node;
-  // Whole groups of the levels between: racks are not split.
+  Cluster alike = cluster;
+  if (set_nodes(alike, nodes, kDegrees)) {
+    cluster = std::move(alike);
+    return {};
+  }
+  // Full groups of the levels between, the last one with idle nodes.
   for (std::size_t i = cluster.node_levels(); i + 1 < cluster.levels.size(); ++i) {
     const std::int64_t size = cluster.levels[i].size;
     if (nodes > size) nodes = (nodes + size - 1) / size * size;
@@ -256,11 +275,9 @@ Result<void> open_for(Cluster& cluster, const ParallelPlan& plan, std::int64_t r
   return set_nodes(cluster, nodes, kDegrees);
 }
 
-// With all GPUs of its nodes, for another plan to open.
+// With all GPUs of its nodes and all nodes of its groups, for another plan to open.
 Cluster opened_anew(Cluster cluster) {
-  if (cluster.levels.empty()) return cluster;
-  FabricLevel& node = cluster.levels[cluster.node_levels() - 1];
-  node.size += std::exchange(node.spare, 0);
+  for (FabricLevel& level : cluster.levels) level.size += std::exchange(level.spare, 0);
   return cluster;
 }
 

@@ -1,6 +1,7 @@
 // A cluster: GPUs of one kind joined by fabrics. Levels are listed from the inside out.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -104,6 +105,14 @@ struct Cluster {
     if (levels.empty()) return 0;
     const FabricLevel& node = levels[node_levels() - 1];
     return node.size > 0 ? gpus_per_node() / node.size * node.spare : 0;
+  }
+  // A level as the plan uses it: idle units of the level below leave their share of its links to the others.
+  FabricLevel used_level(std::size_t i) const {
+    FabricLevel level = levels[i];
+    if (i == 0 || levels[i - 1].spare == 0) return level;
+    const auto used = static_cast<double>(levels[i - 1].size), spare = static_cast<double>(levels[i - 1].spare);
+    level.oversubscription = std::max(1.0, level.oversubscription * used / (used + spare));
+    return level;
   }
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };

@@ -268,7 +268,15 @@ TEST(SearchCommand, AnErrorOfTheSizeNamesTheFlagThatWasGiven) {
   const CommandResult result =
       run_command("ns-dist search --model llama3-70b --cluster h100-leaf-spine --gpus 1016 --global-batch 508");
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("--gpus: 127 nodes do not fill groups of 32"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("--gpus: 127 nodes do not fill groups of 32"), HasSubstr("96 or 128 nodes")));
+}
+
+// The other sizes of a list are searched.
+TEST(SearchCommand, ASizeThatNoMachineHasIsLeftOutOfAList) {
+  const CommandResult result = run_command(
+      "ns-dist search --model llama3-8b --gpu h100 --gpus 8,12 --tp 1 --pp 1 --cp 1 --schedule 1f1b --global-batch 96");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("left out: --gpus: 12 GPUs do not fill nodes of 8"));
 }
 
 TEST(SearchCommand, WarnsOfTheLinksOfAnotherGpu) {

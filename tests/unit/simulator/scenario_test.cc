@@ -314,6 +314,29 @@ TEST(Resolve, FabricsAndBandwidthsOverrideTheMachine) {
 
 // Groups of 64 ranks lie within racks of 72 when 64 GPUs of each are used. Groups of 8 fill them, unless as many racks
 // can have as many ranks each.
+// 48 nodes: 24 under each of two leaves, and not 32 and 16. What the idle nodes leave of a leaf's uplinks the others
+// have.
+TEST(Resolve, GroupsOfNodesAreEquallyFull) {
+  const auto machine = [](std::string_view field, std::int64_t size) {
+    ScenarioSpec spec;
+    spec.set("machine/cluster", "h100-leaf-spine").set("plan/tp", 8).set("training/global_batch", 5760);
+    return resolved(spec.set(field, size)).cluster;
+  };
+  const Cluster cluster = machine("machine/nodes", 48);
+  EXPECT_EQ(cluster.levels[1].size, 24);
+  EXPECT_EQ(cluster.levels[2].size, 2);
+  EXPECT_DOUBLE_EQ(cluster.used_level(2).oversubscription, 2.0 * 24 / 32);
+  EXPECT_EQ(machine("machine/gpus", 384), cluster);
+  EXPECT_EQ(machine("plan/dp", 48), cluster);
+  // 16 nodes have the uplinks of 32.
+  EXPECT_DOUBLE_EQ(machine("machine/nodes", 16).used_level(2).oversubscription, 1);
+  // 127 is prime: full groups, one of them with an idle node, for a plan; no machine of 127 nodes.
+  EXPECT_EQ(machine("plan/dp", 45).levels[2].size, 2);
+  ScenarioSpec spec;
+  EXPECT_THAT(refusal(spec.set("machine/cluster", "h100-leaf-spine").set("machine/nodes", 127)),
+              HasSubstr("write 96 or 128 nodes"));
+}
+
 TEST(Resolve, GroupsDoNotLieInTwoNodes) {
   ScenarioSpec spec;
   spec.set("machine/gpu", "gb200").set("model", "deepseek-v3").set("plan/dp", 256).set("plan/ep", 64);
