@@ -85,6 +85,8 @@ Estimate estimate_vector_gemm(const Machine& machine, double batch, double m, do
 // by 0.1.
 Tiled tensor_product(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
                      bool sustained);
+// Of such a product, s: its operands and result from memory, nothing in L2.
+double streamed_product(const Machine& machine, double batch, double m, double n, double k, DType dtype);
 // Of such a product, s: launch and drain.
 double tensor_launch(const Machine& machine);
 // Bytes of the matrices of a product.

@@ -55,6 +55,12 @@ std::string kernel_class_name(Predictor predictor, std::size_t kernel_class) {
   return kind.class_name == nullptr ? std::string(kind.name) : kind.class_name(kernel_class);
 }
 
+// FLOP a clock of an SM's tensor units in 16 bits; 0 without them.
+static double units_of_sm(const Machine& m) {
+  const DType dtype = m.peak(DType::kBf16) > 0 ? DType::kBf16 : DType::kFp16;
+  return m.peak(dtype) / m.rated_share(dtype) / m.sms / m.clock_rate;
+}
+
 std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Machine> measured) {
   const auto ratios = [](const Machine& m) {
     DType dtype = DType::kBf16;
@@ -82,7 +88,9 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
                        (fed_alike ? 0 : 10) + 2 * std::min(5.0, apart);
     if (nearest && far >= least) continue;
     least = far;
-    const bool same = machine.gpu.vendor == other.gpu.vendor &&
+    // Kernels are tuned for an SM's units: of Ampere 8.0 has twice those of 8.6.
+    const double units = std::abs(std::log2(units_of_sm(machine) / units_of_sm(other)));
+    const bool same = machine.gpu.vendor == other.gpu.vendor && !(units > 0.5) &&
                       generation_of(machine.gpu.architecture) == generation_of(other.gpu.architecture);
     nearest = Neighbor{i, same};
   }

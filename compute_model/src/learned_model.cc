@@ -133,8 +133,10 @@ Operator LearnedModel::measured_like(const Operator& op) const {
     like.library = library_of(*attention, machine().gpu);
     if (like.library == Library::kEager || like.library == Library::kCompiled) return {like, op.dtype};
     if (predictor_of({like, op.dtype}, machine().gpu, machine().mode)) return {like, op.dtype};
+    const DType half = op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype;
+    if (half != op.dtype && predictor_of({like, half}, machine().gpu, machine().mode)) return {like, half};
     like.pass = Pass::kForward;
-    return {like, op.dtype == DType::kFp8 ? DType::kBf16 : op.dtype};
+    return {like, half};
   }
   return op;
 }
@@ -146,16 +148,16 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
   const auto* gemm = std::get_if<Gemm>(&op.kind);
   const auto* attention = std::get_if<Attention>(&op.kind);
   // From one kernel to another one; the source of the forecast stays the first one's.
-  const auto derive = [&](const Operator& like, double work, std::string_view how) {
-    double ratio = ratio_by_physics(like, measured, query);
+  const auto derive = [&](const Operator& from, const Operator& like, double work, std::string_view how) {
+    double ratio = ratio_by_physics(like, from, query);
     if (std::holds_alternative<GroupedGemm>(like.kind) && ratio > 1) {
       // Few rows for each expert: weights bound the experts, not products, and what was learned of the product holds
       // for the product's share of the time. Otherwise more rows would take less time.
-      ratio *= std::pow(physics_of(query).seconds(measured) / estimate->seconds, 1 - 1 / ratio);
-    } else if (like.dtype != measured.dtype) {
+      ratio *= std::pow(physics_of(query).seconds(from) / estimate->seconds, 1 - 1 / ratio);
+    } else if (like.dtype != from.dtype) {
       // 8 bits change how long products take, nothing else; these take twice their time at peak at most. Where half
       // precision is faster, operands are cast to it.
-      const double products = 2 * analytic_.roofline_of(measured, work_of(measured)).compute;
+      const double products = 2 * analytic_.roofline_of(from, work_of(from)).compute;
       ratio = 1 - std::max(0.0, 1 - ratio) * std::min(1.0, products / estimate->seconds);
     }
     scale(*estimate, ratio, work);
@@ -165,15 +167,22 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     if (gemm->batch > 1) {
       Gemm batched = *gemm;
       batched.epilogue = Epilogue::kNone;
-      derive({batched, op.dtype}, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
+      derive(measured, {batched, op.dtype}, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
              "from one product to the batch by tiles and waves");
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
     if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
+    const auto d = [](std::int64_t value) { return static_cast<double>(value); };
+    const double all = streamed_product(machine(), d(gemm->batch), d(gemm->m), d(gemm->n), d(gemm->k), op.dtype);
+    const bool in_bursts = query.only_bursts || op.dtype == DType::kFp8;
+    if (machine().mode == Mode::kSustained && in_bursts && all > estimate->seconds) {
+      estimate->high *= all / estimate->seconds, estimate->seconds = all;
+      if (steps.on()) steps.add("streamed_s", all, "long runs find nothing in L2, as the measured bursts do");
+    }
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && measured_alone(op)) {
     take_off_quantization(*estimate, query.features, steps);
-    derive(op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
+    derive(measured, op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
            "from one product to the experts by tiles and waves");
     estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
   } else if (const auto* norm = std::get_if<Normalization>(&op.kind);
@@ -185,9 +194,11 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     }
   } else if (attention != nullptr &&
              (attention->pass != std::get<Attention>(measured.kind).pass || op.dtype != measured.dtype)) {
-    derive(op, 1,
-           attention->pass == Pass::kForward ? "from half precision to products at the rate of FP8"
-                                             : "from the forward kernel to backward by published rates");
+    // The pass first, then the format.
+    if (attention->pass != std::get<Attention>(measured.kind).pass)
+      derive(measured, {*attention, measured.dtype}, 1, "from the forward kernel to backward by published rates");
+    if (op.dtype != measured.dtype)
+      derive({*attention, measured.dtype}, op, 1, "from half precision to products at the rate of FP8");
   }
   return estimate;
 }

@@ -132,6 +132,16 @@ double half_rate_of(const Gpu& gpu) {
   return std::max(gpu.tensor[DType::kBf16], gpu.tensor[DType::kFp16]) / (FLOP / s);
 }
 
+// Machine::rated_share of a format that is as fast as 16 bits at `half_rate`. Peaks are stated at clocks up to 8 %
+// below the boost clock.
+double rated_share_of(const Gpu& gpu, double half_rate) {
+  constexpr double kStatedClock = 0.92;
+  const double clock = gpu.boost_clock / Hz;
+  if (!(half_rate > 0) || !(clock > 0)) return 1;
+  const double stated = half_rate / clock / gpu.sm_count;
+  return std::min(1.0, stated / (kStatedClock * flop_per_clock(gpu, stated)));
+}
+
 // FP32 lanes that one warp scheduler feeds: 16 on Volta, Turing and GA100, which leaves every other issue slot to loads
 // and addresses; 32 on Pascal, GA10x, Ada, Hopper and Blackwell (CUDA C++ Programming Guide, arithmetic throughput by
 // compute capability). Shares: medians of the largest tiles in NeuSight's FP32 training tables, A100 0.90, V100 0.93,
@@ -303,6 +313,8 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
     const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
     const double share = dtype == DType::kFp32 || dtype == DType::kFp64 ? 0 : products_for_one(gpu, dtype);
     double& limit = machine.matrix_ceiling[static_cast<std::size_t>(dtype)] = peak;
+    machine.rated_shares[static_cast<std::size_t>(dtype)] =
+        on_tensor_units && share > 0 ? rated_share_of(gpu, peak / share) : 1;
     if (on_tensor_units && share > 0) {
       limit = share * tensor_ceiling(gpu, machine.gddr, peak / share, voltage.chosen);
     } else if (on_tensor_units && half_rate > 0) {

@@ -35,6 +35,9 @@ struct Machine {
   // Nominal; what the board's power lets tensor units do (machine.cc).
   std::array<double, kDTypeCount> matrix_peak{}, matrix_ceiling{};
 
+  // Rated peaks over what the tensor units do at the boost clock: half on GeForce boards, a quarter on H20, which are
+  // sold with a part of the rate. What else an SM does stays as fast.
+  std::array<double, kDTypeCount> rated_shares{};
   double ceiling_doubt = 0;   // how far, in logarithms, power may let tensor units do more or less than that
   double issue_share = 1;     // of the vector peak that a matrix product's instructions leave to its products
   double resident_bytes = 0;  // of a tensor that L2 still holds for the next kernel
@@ -44,6 +47,7 @@ struct Machine {
   double matrix_energy = 1;          // of an FP32 product on matrix units against the vector units
   double byte_joules = 0;            // of a byte moved from or to memory
 
+  double rated_share(DType dtype) const { return rated_shares[static_cast<std::size_t>(dtype)]; }
   double peak(DType dtype) const { return matrix_peak[static_cast<std::size_t>(dtype)]; }
   double ceiling(DType dtype) const { return matrix_ceiling[static_cast<std::size_t>(dtype)]; }
   // Arithmetic of pointwise work on operands of `dtype`: at least fp32's rate, or packed halves where they are faster.

@@ -219,11 +219,18 @@ TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const P
   const double keys = static_cast<double>(op.key_length), queries = static_cast<double>(op.query_length);
   const double masks = (op.causal ? 1 : 0) + (has_window(op) && !ignores_window ? 1 : 0);
   const bool older = op.library == Library::kFlash1 || op.library == Library::kFlash2;
-  const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
+  const DType half_dtype = machine.peak(DType::kBf16) >= machine.peak(DType::kFp16) ? DType::kBf16 : DType::kFp16;
+  const double half = machine.peak(half_dtype);
   const double clocks = machine.sms * machine.clock_rate;  // of all SMs, 1/s
   const double peak = older ? std::min(half, kAmpereInstructions * clocks) : half;
   const double exponentials = older ? Machine::kExponentials * clocks : machine.exponential_rate;
-  const double products = pairs * 2 * (backward ? 3 * width + 2 * value : width + value) / peak;
+  // Beyond the peak's time products wait for other work of the SM, which is as fast on a board that is sold with less
+  // of its tensor units' rate.
+  const double units = half / machine.rated_share(half_dtype),
+               free = older ? std::min(units, kAmpereInstructions * clocks) : units;
+  const double waits = std::max(0.0, prior.terms[1] - 1);
+  const double products =
+      pairs * 2 * (backward ? 3 * width + 2 * value : width + value) * (1 / peak + waits / free) / (1 + waits);
   TermSum sum;
   sum.kernel = class_of(machine, op, dtype);
   sum.prior = prior.terms;
@@ -341,8 +348,9 @@ Estimate estimate_attention(const Machine& machine, const Attention& asked, DTyp
   const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
   const double products = half > 0 && half < peak ? roofline.compute * peak / half : roofline.compute;
   const double saved = products - roofline.compute;
+  const double waits = (1 / share - 1) * machine.rated_share(dtype);  // for other work of the SM, see sum_of()
   const double compute =
-      (products / share - saved) * padding * ramp * (exact > 1 ? (exact + 0.5) / exact : waves / exact);
+      (products * (1 + waits) - saved) * padding * ramp * (exact > 1 ? (exact + 0.5) / exact : waves / exact);
   const double memory = roofline.memory * machine.bandwidth / machine.achieved_bandwidth;
 
   Estimate estimate =

@@ -63,6 +63,10 @@ double bytes_found_in_l2(const Machine& machine, const ProductBytes& bytes) {
   return found_in_l2(machine, copies * b + a + c) * b + found_in_l2(machine, a + b + c) * (a + c);
 }
 
+double streamed_product(const Machine& machine, double batch, double m, double n, double k, DType dtype) {
+  return product_bytes(batch, m, n, k, dtype).all() / (machine.bandwidth * (machine.gddr ? kGddrShare : kShare));
+}
+
 double tensor_launch(const Machine& machine) { return kLaunchAndDrain / machine.clock_rate; }
 
 Tiled tensor_product(const Machine& machine, double batch, double m, double n, double k, DType dtype, double ceiling,
@@ -81,7 +85,9 @@ Tiled tensor_product(const Machine& machine, double batch, double m, double n, d
   for (const Tile& tile : kTiles) {
     if (large && std::min(tile.m, tile.n) < 64) break;
     const double tiles = batch * std::ceil(m / tile.m) * std::ceil(n / tile.n), exact = tiles / machine.sms;
-    const double clocks = timed_waves(exact, hidden) * 2 * tile.m * tile.n / (per_sm * tile.efficiency);
+    // Loads limit what is below 1, so that a board that is sold with less of its units' rate loses less.
+    const double efficiency = std::min(1.0, tile.efficiency / machine.rated_share(dtype));
+    const double clocks = timed_waves(exact, hidden) * 2 * tile.m * tile.n / (per_sm * efficiency);
     const double parts = exact < 0.5 ? std::min(std::floor(1 / exact), std::floor(k / kLeastSplit)) : 1;
     const double whole = clocks * (k + ramp), split = clocks * (k / parts + ramp) + kSplitSum / machine.clock_rate;
     const double alone = parts > 1 ? std::min(whole, split) : whole;

@@ -72,7 +72,10 @@ struct Gpu {
 
   // Fastest dense matrix rate for `dtype`: tensor unit, or vector unit where there is none; zero where neither has it.
   FlopsPerSecond matrix_peak(DType dtype) const {
-    return tensor[dtype] > FlopsPerSecond() ? tensor[dtype] : vector[dtype];
+    if (tensor[dtype] > FlopsPerSecond()) return tensor[dtype];
+    // Halves may be multiplied in fp32 instead (P4).
+    const bool half = dtype == DType::kFp16 || dtype == DType::kBf16;
+    return half && vector[dtype] > FlopsPerSecond() ? std::max(vector[dtype], vector[DType::kFp32]) : vector[dtype];
   }
 
   bool has_gddr() const { return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr"); }

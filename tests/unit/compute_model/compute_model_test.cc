@@ -282,6 +282,45 @@ TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
   EXPECT_GT(fp8, 0.6 * half);
 }
 
+// The gradients of attention are 5 products to the forward pass's 2, in 8 bits, too, where no backward kernel was
+// measured; 8 bits halve the products at most.
+TEST(ComputeModel, AttentionInEightBitsGoesBackwardWithFiveProducts) {
+  for (const char* gpu : {"l40s", "rtx-4090", "mi300x", "rtx-pro-6000"}) {
+    const auto model = catalog_model(gpu, Mode::kSustained);
+    Attention attention{.batch = 1, .heads = 32, .kv_heads = 32, .query_length = 4096, .key_length = 4096};
+    attention.head_dim = attention.value_dim = 128, attention.causal = false;
+    const double forward = milliseconds(*model, {attention, DType::kFp8});
+    attention.pass = Pass::kBackward;
+    const double backward = milliseconds(*model, {attention, DType::kFp8}),
+                 half = milliseconds(*model, {attention, DType::kBf16});
+    EXPECT_GT(backward, 1.8 * forward) << gpu;
+    EXPECT_LE(backward, half) << gpu;
+    EXPECT_GE(backward, 0.49 * half) << gpu;
+  }
+}
+
+// H20 is an H200 with a seventh of the tensor units' rate: what waits for memory takes as long.
+TEST(ComputeModel, BoardsWithAPartOfTheRateWaitForMemoryNoLonger) {
+  const Operator few_rows{Gemm{.m = 1, .n = 28672, .k = 8192}, DType::kBf16};
+  EXPECT_LT(milliseconds(*catalog_model("h20-141gb", Mode::kSustained), few_rows),
+            1.25 * milliseconds(*catalog_model("h200-sxm", Mode::kSustained), few_rows));
+}
+
+// Bursts find the weights in L40S's L2, long runs do not: 33.6 MB at 78 % of 864 GB/s.
+TEST(ComputeModel, LongRunsStreamTheirOperands) {
+  const Gemm one_row{.m = 1, .n = 4096, .k = 4096};
+  const double bytes = (4096.0 * 4096 + 2 * 4096) * 2;
+  EXPECT_GE(milliseconds(*catalog_model("l40s", Mode::kSustained), {one_row, DType::kBf16}),
+            0.999 * bytes / (0.78 * 864e9) * 1e3);
+}
+
+// P4 has a 64th of the rate in packed halves: they are multiplied in fp32.
+TEST(ComputeModel, SlowHalvesAreMultipliedInSinglePrecision) {
+  const auto model = catalog_model("p4", Mode::kSustained);
+  const Gemm square{.m = 4096, .n = 4096, .k = 4096};
+  EXPECT_LE(milliseconds(*model, {square, DType::kFp16}), milliseconds(*model, {square, DType::kFp32}));
+}
+
 // No library's kernels read fp32: the rate is a share of that of fp32 products, and nobody measured it.
 TEST(ComputeModel, FusedAttentionInSinglePrecisionHasARateOfItsOwn) {
   for (const char* gpu : {"a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm", "l40s"}) {
