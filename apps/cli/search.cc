@@ -18,9 +18,11 @@
 #include "ns_dist/planner.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
+#include "other_sizes.h"
 #include "search_output.h"
 #include "search_page.h"
 #include "searcher.h"
+#include "sizes.h"
 #include "sizing.h"
 #include "sweep.h"
 #include "tables.h"
@@ -303,9 +305,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
     }
     for (const SearchRequest& request : job.requests) {
-      const std::size_t first = searcher.cases().size();
-      if (job.goals.deadline) NS_TRY_VOID(search_until_in_time(request, job.goals, catalog, searcher));
-      if (job.goals.budget) NS_TRY_VOID(search_within_budget(request, job.goals, catalog, first, searcher));
+      NS_TRY_VOID(search_sizes(request, job.goals, catalog, searcher));
     }
     return {};
   }

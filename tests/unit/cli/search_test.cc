@@ -263,6 +263,54 @@ TEST(SearchCommand, SizesOfWholeReplicasAreTriedBesidePowersOfTwo) {
   EXPECT_LE(*std::min_element(gpus.begin(), gpus.end()), 36'864);
 }
 
+// Batches of other numbers than powers of two: of all multiples of a node, which were searched one by one, the fewest
+// in time are found, and the fewest whose whole interval is.
+TEST(SearchCommand, TheFewestGpusInTimeAreThoseOfAllSizes) {
+  const std::string job =
+      "--model llama3.2-1b --gpu h100 --schedule 1f1b --micro-batch 1 --recompute none --zero 1 --tp 1 --cp 1 --tokens "
+      "1T --global-batch ";
+  std::string sizes = "8";
+  for (int gpus = 16; gpus <= 160; gpus += 8) sizes += "," + std::to_string(gpus);
+  for (const char* batch : {"96", "480", "1000"}) {
+    const json all = searched(job + batch + " --gpus " + sizes)["table"];
+    double soonest = std::numeric_limits<double>::infinity();
+    for (const json& row : all) {
+      if (row.contains("training")) soonest = std::min(soonest, row["training"]["seconds"].get<double>());
+    }
+    for (const double times : {1.3, 2.6, 5.0}) {
+      const double deadline = times * soonest;
+      const auto fewest = [&](const json& table, const char* end) {
+        int gpus = 1 << 20;
+        for (const json& row : table) {
+          if (row.contains("training") && row["training"][end] <= deadline)
+            gpus = std::min(gpus, row["gpus"].get<int>());
+        }
+        return gpus;
+      };
+      const json found = searched(job + batch + " --deadline " + std::to_string(deadline / 86400) + "d")["table"];
+      EXPECT_EQ(fewest(found, "seconds"), fewest(all, "seconds")) << batch << " in " << deadline;
+      EXPECT_LE(fewest(found, "high_s"), fewest(all, "high_s")) << batch << " in " << deadline;
+      EXPECT_LE(found.size(), 9u) << batch << " in " << deadline;
+    }
+  }
+}
+
+// Doublings of 4,608 sequences' replicas, and not powers of two, train ever sooner: the budget buys 36,864 GPUs, which
+// are sooner than 18,432.
+TEST(SearchCommand, ABudgetBuysSizesOfWholeReplicas) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "XYZ", "gpu_hour": {"gb200": 3}})";
+  const json found = searched(
+      "--model llama3-70b --gpu gb200 --global-batch 4608 --tokens 15T --schedule 1f1b --tp 4,8 --pp 1 --micro-batch 1 "
+      "--prices prices.json --budget 10M",
+      folder.path());
+  int most = 0;
+  for (const json& row : found["table"]) {
+    if (row["in_budget"]) most = std::max(most, row["gpus"].get<int>());
+  }
+  EXPECT_GE(most, 36'864);
+}
+
 // The user gave GPUs, from which the nodes follow.
 TEST(SearchCommand, AnErrorOfTheSizeNamesTheFlagThatWasGiven) {
   const CommandResult result =
