@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -397,10 +398,9 @@ class Lint {
     for (const auto& [id, of_ranks] : sequences_) {
       const std::vector<Sequence>& sequences = of_ranks;  // clang 14 captures no structured bindings
       const std::vector<Rank>& members = rules_.groups().at(id).sorted;
-      std::vector<Rank> silent = members;
-      std::erase_if(silent, [&](Rank rank) {
-        return std::any_of(sequences.begin(), sequences.end(), [rank](const Sequence& s) { return s.rank == rank; });
-      });
+      std::vector<Rank> heard, silent;  // in order, as the files are read
+      for (const Sequence& each : sequences) heard.push_back(each.rank);
+      std::set_difference(members.begin(), members.end(), heard.begin(), heard.end(), std::back_inserter(silent));
       if (!silent.empty() && !broken_) {
         report({sequences.front().rank, 0, "",
                 fmt::format("{} collectives of group {}: rank {}, a member, has none of them{}",
