@@ -97,10 +97,9 @@ std::string against_the_user(const std::vector<Assignment>& set, const Scenario&
 }
 
 // With the schedule of a user who names none.
-void use_chunks(ParallelPlan& plan, std::int64_t chunks) {
+void use_chunks(const Model& model, ParallelPlan& plan, std::int64_t chunks) {
   const PipelineSchedule& schedule = schedule_for(chunks);
-  plan.vpp = chunks;
-  plan.schedule = schedule.name;
+  set_stages(model, plan, plan.pp, chunks, schedule.name);
   plan.overlap_p2p |= schedule.overlaps_messages;
 }
 
@@ -118,8 +117,7 @@ std::vector<Candidate> pipelines(const Scenario& from) {
                         plan,
                         from.training,
                         from.host};
-    use_chunks(candidate.plan, chunks);
-    candidate.plan.pipeline_layout = {};
+    use_chunks(from.model, candidate.plan, chunks);
     // A schedule that the user named does not give way to a number of chunks.
     if (plan.schedule != candidate.plan.schedule) candidate.set.push_back({"plan/schedule", candidate.plan.schedule});
     found.push_back(std::move(candidate));
@@ -388,13 +386,12 @@ std::vector<Candidate> degrees(const Scenario& from) {
                         from.host};
     if (cp != from.plan.cp) candidate.set.push_back(assignment("plan/cp", cp));
     candidate.plan.tp = tp;
-    candidate.plan.pp = pp;
+    set_stages(from.model, candidate.plan, pp, from.plan.vpp, from.plan.schedule);
     candidate.plan.cp = cp;
     candidate.plan.dp = dp;
     candidate.plan.sequence_parallel = tp > 1 && usual_sequence_parallel(from);
     candidate.plan.overlap_tp = tp > 1 && from.plan.overlap_tp;
-    if (pp != from.plan.pp) candidate.plan.pipeline_layout = {};
-    if (pp == 1 && from.plan.pp > 1) use_chunks(candidate.plan, 1);
+    if (pp == 1 && from.plan.pp > 1) use_chunks(from.model, candidate.plan, 1);
     found.push_back(std::move(candidate));
   };
   const auto [tp, pp, cp, dp] = std::tuple(from.plan.tp, from.plan.pp, from.plan.cp, from.plan.dp);
@@ -438,6 +435,7 @@ class Adviser {
       : scenario_(scenario),
         prediction_(prediction),
         session_(session),
+        framework_(scenario),
         room_(max(scenario.cluster.gpu.memory, prediction.memory.device())),
         unshared_(step_time(without_sharing(scenario), session).value_or(prediction.step)) {}
 
@@ -457,7 +455,7 @@ class Adviser {
       changed.training = candidate.training;
       changed.host = candidate.host;
       follow_context(scenario_, changed);
-      if (!framework_has(scenario_, changed)) continue;
+      if (!framework_.has(changed)) continue;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->device() > room_) continue;
       const auto step = step_time(without_sharing(changed), session_);
@@ -525,6 +523,7 @@ class Adviser {
   const Scenario& scenario_;
   const Prediction& prediction_;
   const Session& session_;
+  FrameworkLimits framework_;
   Bytes room_;  // a plan that is tight may stay as tight
   Seconds unshared_;
 };

@@ -153,8 +153,7 @@ std::vector<Remedy> savings_for(const Scenario& scenario) {
   });
   const std::string usual = ParallelPlan().schedule;
   all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](Remedy& each, int) {
-    each.plan.schedule = usual;
-    each.plan.vpp = 1;
+    set_stages(scenario.model, each.plan, plan.pp, 1, usual);
     if (traits_of(plan).overlaps_messages) each.plan.overlap_p2p = false;
     each.cost += kSchedule;
   });
@@ -197,14 +196,27 @@ bool go_together(const Scenario& scenario, const Remedy& degrees, const Remedy& 
          degrees.plan.pp == 1;
 }
 
-Remedy together(const Remedy& degrees, const Remedy& saving) {
+Remedy together(const Model& model, const Remedy& degrees, const Remedy& saving) {
   Remedy both = saving;
   ParallelPlan& plan = both.plan;
-  plan.tp = degrees.plan.tp, plan.pp = degrees.plan.pp, plan.cp = degrees.plan.cp, plan.ep = degrees.plan.ep;
+  set_stages(model, plan, degrees.plan.pp, plan.vpp, plan.schedule);
+  plan.tp = degrees.plan.tp, plan.cp = degrees.plan.cp, plan.ep = degrees.plan.ep;
   plan.etp = degrees.plan.etp, plan.dp = degrees.plan.dp;
   plan.sequence_parallel = degrees.plan.sequence_parallel;
   both.cost += degrees.cost;
   return both;
+}
+
+// A lower bound of what a plan needs, of microbatches of one sequence of which all is computed again: candidates of the
+// same degrees, shares and weights have the same, and what it is made of is remembered.
+Bytes least_of(const Scenario& scenario, const Session& session) {
+  ParallelPlan plan = scenario.plan;
+  Training training = scenario.training;
+  training.global_batch = microbatches_of(plan, training) * plan.dp;  // as many microbatches
+  training.micro_batch = 1;
+  if (plan.passes != Passes::kForward) set_recomputation(plan, {Recompute::kFull});
+  constexpr double kRounding = 1e-9;
+  return (1 - kRounding) * least_memory(scenario.model, plan, training, session.plans());
 }
 
 Scenario changed_to(const Scenario& from, const Remedy& candidate, const Cluster& machine) {
@@ -252,6 +264,7 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
   // The fastest plan of so many ranks that fits with fragmentation; where there is none, or where it is much slower,
   // the fastest one whose tensors fit.
   Scenario other_plan = scenario;
+  const FrameworkLimits framework(scenario);
   const auto best_of = [&](std::int64_t ranks, bool offloads) -> std::optional<Fitting> {
     struct Pair {
       double cost;
@@ -268,11 +281,13 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
     std::vector<Fitting> fitting, tight;
     for (auto next = order.begin(); next != order.end() && fitting.size() < kMostFitting; ++next) {
-      const Remedy candidate = together(*next->degrees, *next->saving);
+      const Remedy candidate = together(scenario.model, *next->degrees, *next->saving);
       other_plan.plan = candidate.plan;
       other_plan.training = candidate.training;
-      if (!framework_has(scenario, other_plan)) continue;
+      if (!framework.has(other_plan)) continue;
       follow_context(scenario, other_plan);
+      if (!check_all_but_schedule(scenario.model, other_plan.plan, candidate.training)) continue;
+      if (least_of(other_plan, session) > scenario.cluster.gpu.memory) continue;
       const auto memory = memory_budget(scenario.model, other_plan.plan, candidate.training, session.plans());
       if (!memory || !memory->fits(scenario.cluster.gpu.memory)) continue;
       const bool fits = memory->device() <= scenario.cluster.gpu.memory;

@@ -376,6 +376,18 @@ bool recomputes_less(const Recomputation& a, const Recomputation& b) {
   return a.layers > 0 && (b.layers == 0 || a.layers < b.layers);
 }
 
+void set_stages(const Model& model, ParallelPlan& plan, std::int64_t pp, std::int64_t vpp, std::string_view schedule) {
+  if (pp == plan.pp && vpp == plan.vpp && schedule == plan.schedule) return;
+  const bool by_hand = !divides_evenly(plan), whole = by_hand && divides_without_rest(model, plan);
+  if (pp * vpp != plan.pp * plan.vpp) plan.pipeline_layout = {};
+  if (pp != plan.pp) plan.first_stage_layers = plan.last_stage_layers = 0;
+  plan.pp = pp;
+  plan.vpp = vpp;
+  plan.schedule = std::string(schedule);
+  if (!by_hand) return;
+  if (whole ? !divides_without_rest(model, plan) : !divide_layers(model, plan)) divide_evenly(plan);
+}
+
 void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
   plan.recompute = again.recompute;
   plan.recompute_modules = again.modules;
@@ -405,14 +417,62 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   return all;
 }
 
-bool framework_has(const Scenario& before, const Scenario& after) {
-  const auto fills = [](const Scenario& each) { return fills_stages(traits_of(each.plan), each.plan, each.training); };
-  if (!fills(after) && fills(before)) return false;
-  return std::none_of(before.framework_only.begin(), before.framework_only.end(), [&](const FieldLimit& limit) {
-    if (wants_layout(limit)) return false;  // any division can be written as a layout
-    const bool same = value_of(before, limit.field) == value_of(after, limit.field);
-    return breaks(limit, after) && !(same && breaks(limit, before));
+static bool fills_stages(const Scenario& scenario) {
+  return fills_stages(traits_of(scenario.plan), scenario.plan, scenario.training);
+}
+
+FrameworkLimits::FrameworkLimits(const Scenario& before) : before_(before), fills_(fills_stages(before)) {
+  for (const FieldLimit& limit : before.framework_only) {
+    if (wants_layout(limit)) continue;  // any division can be written as a layout
+    Limit added{&limit, {number_of(limit.field)}, breaks(limit, before)};
+    for (const FieldLimit& each : limit.when) added.fields.push_back(number_of(each.field));
+    limits_.push_back(std::move(added));
+  }
+  const auto add = [&](const Field& field, const auto& value) {
+    const auto known = std::find(fields_.begin(), fields_.end(), field.name);
+    values_.push_back({&value, {}});
+    if (known != fields_.end()) values_.back().field = static_cast<std::size_t>(known - fields_.begin());
+  };
+  visit_tables([&](const auto& table) { visit_fields(add, table); }, before);
+}
+
+std::size_t FrameworkLimits::number_of(std::string_view field) {
+  const auto known = std::find(fields_.begin(), fields_.end(), field);
+  if (known != fields_.end()) return static_cast<std::size_t>(known - fields_.begin());
+  fields_.push_back(field);
+  texts_.push_back(value_of(before_, field));
+  return fields_.size() - 1;
+}
+
+bool FrameworkLimits::has(const Scenario& after) const {
+  if (fills_ && !fills_stages(after)) return false;
+  std::vector<std::optional<std::string>> changed(fields_.size());
+  auto next = values_.begin();
+  const auto compare = [&](const Field&, const auto& value) {
+    const Value& old = *next++;
+    if (!old.field || value == *static_cast<const std::decay_t<decltype(value)>*>(old.of_before)) return;
+    if (std::string text = field_text(value); text != texts_[*old.field]) changed[*old.field] = std::move(text);
+  };
+  visit_tables([&](const auto& table) { visit_fields(compare, table); }, after);
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    if (!is_fact(fields_[i])) continue;
+    if (std::string text = value_of(after, fields_[i]); text != texts_[i]) changed[i] = std::move(text);
+  }
+  return std::none_of(limits_.begin(), limits_.end(), [&](const Limit& each) {
+    const auto is_changed = [&](std::size_t field) { return changed[field].has_value(); };
+    if (std::none_of(each.fields.begin(), each.fields.end(), is_changed)) return false;
+    if (each.broken && !is_changed(each.fields.front())) return false;
+    const auto holds = [&](const FieldLimit& limit, std::size_t field) {
+      return limit.allows(changed[field] ? *changed[field] : texts_[field]);
+    };
+    if (holds(*each.limit, each.fields.front())) return false;
+    for (std::size_t i = 0; i < each.limit->when.size(); ++i) {
+      if (!holds(each.limit->when[i], each.fields[i + 1])) return false;
+    }
+    return true;
   });
 }
+
+bool framework_has(const Scenario& before, const Scenario& after) { return FrameworkLimits(before).has(after); }
 
 }  // namespace ns_dist

@@ -49,6 +49,32 @@ std::string value_of(const Scenario& scenario, std::string_view field);
 bool breaks(const FieldLimit& limit, const std::function<std::string(std::string_view field)>& value);
 bool breaks(const FieldLimit& limit, const Scenario& scenario);
 
+// framework_has for many changes of one scenario, which must outlive it: only limits of what is changed are read again.
+class FrameworkLimits {
+ public:
+  explicit FrameworkLimits(const Scenario& before);
+  bool has(const Scenario& after) const;
+
+ private:
+  struct Limit {
+    const FieldLimit* limit;
+    std::vector<std::size_t> fields;  // in fields_: its own, then those of its conditions
+    bool broken = false;              // by `before`
+  };
+  struct Value {
+    const void* of_before;             // of the type that the visit of `after` has at the same place
+    std::optional<std::size_t> field;  // in fields_
+  };
+  std::size_t number_of(std::string_view field);
+
+  const Scenario& before_;
+  bool fills_;
+  std::vector<std::string_view> fields_;  // and facts, on which limits depend
+  std::vector<std::string> texts_;        // of `before`
+  std::vector<Limit> limits_;
+  std::vector<Value> values_;  // of all tables, as they are visited
+};
+
 // Whether a framework wants the division of layers written as a layout where that is broken.
 inline constexpr std::string_view kLayoutField = "plan/pipeline_layout", kEvenLayout = "even";
 bool wants_layout(const FieldLimit& limit);
@@ -65,6 +91,11 @@ bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, co
 std::vector<Recomputation> usual_recomputations(const Scenario& scenario);
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
 void set_recomputation(ParallelPlan& plan, const Recomputation& again);
+
+// Another number of stages or chunks, or schedule. Numbers of layers that were written for the stages, and a layout for
+// the positions that there were, say nothing of others. What else divides the layers stays where it still can, without
+// rest where there was none; otherwise they are divided evenly.
+void set_stages(const Model& model, ParallelPlan& plan, std::int64_t pp, std::int64_t vpp, std::string_view schedule);
 
 // Sizes of sets of replicas that share weights (HSDP): as many as a node has, `times` as many, and so on, below all;
 // and as many of a node's, divided by `times` and so on. Replicas of experts make as many sets.

@@ -648,6 +648,26 @@ void expect_that_the_remedy_fits(ScenarioSpec spec) {
   EXPECT_EQ(again->memory.peak(), report->remedy->peak);
 }
 
+// Layers that were divided by hand for four stages may be divided again for more: the same remedy as of an even
+// division, and whoever adds it to the plan has that plan.
+TEST(Resolve, ARemedyDividesLayersAgain) {
+  std::optional<Seconds> even;
+  for (const Assignment& division : {Assignment{"plan/first_stage_layers", "0"},
+                                     {"plan/pipeline_layout", "Et*24|t*24|t*24|t*24L"},
+                                     {"plan/first_stage_layers", "24"},
+                                     {"plan/last_stage_layers", "24"}}) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt3-175b").set("machine/gpu", "h100").set("training/global_batch", 64);
+    spec.set("plan/tp", 8).set("plan/pp", 4).set("plan/dp", 1).set(division.field, std::string_view(division.text));
+    const auto [report, again] = remedied(spec);
+    EXPECT_TRUE(again->fits) << division.text;
+    EXPECT_EQ(again->scenario.plan.pp, 8) << division.text;
+    EXPECT_EQ(again->memory.peak(), report->remedy->peak) << division.text;
+    if (!even) even = report->remedy->step;
+    EXPECT_EQ(report->remedy->step, *even) << division.text;
+  }
+}
+
 // DeepSpeed has no sequence parallelism, and experts that are not divided need it: a remedy says so.
 TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
   ScenarioSpec spec;
