@@ -64,14 +64,18 @@ std::string plain(std::string_view name) {
   return text;
 }
 
-// The longest type that the name of a class begins with: "GPT2LMHeadModel" is a gpt2.
-const Family* family_of_class(JsonReader& reader) {
+// The longest type that the name of a class begins with: "GPT2LMHeadModel" is a gpt2. `whole`: and nothing but what the
+// model is for follows it, as in "MistralForCausalLM".
+const Family* family_of_class(JsonReader& reader, bool whole) {
   const std::vector<std::string> classes = reader.texts("architectures");
   if (classes.empty()) return nullptr;
   const std::string name = plain(classes.front());
   const Family* longest = nullptr;
   for (const Family& family : families()) {
-    const bool begins = name.starts_with(plain(family.model_type));
+    std::string_view type = family.model_type;
+    if (type.ends_with("_text")) type.remove_suffix(5);
+    const std::string of_type = plain(type);
+    const bool begins = name.starts_with(of_type) && (!whole || name.substr(of_type.size()).starts_with("for"));
     if (begins && (longest == nullptr || family.model_type.size() > longest->model_type.size())) longest = &family;
   }
   return longest;
@@ -207,10 +211,17 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   reader.treat_null_as_missing();
   std::string type = reader.text("model_type", Presence::kOptional);
   if (type.empty()) type = outer_type;
-  if (note_foreign(reader, type)) return;
-  if (type.empty()) {
-    if (const Family* of_class = family_of_class(reader)) type = of_class->model_type;
+  if (find_family(type) == nullptr) {
+    if (const Family* of_class = family_of_class(reader, !type.empty())) {
+      if (!type.empty()) {
+        model.warnings.push_back(
+            fmt::format("model_type \"{}\" is not known: read as {}, whose class \"architectures\" names",
+                        shortened(type), of_class->model_type));
+      }
+      type = of_class->model_type;
+    }
   }
+  if (note_foreign(reader, type)) return;
   const Family* const named = find_family(type);
   const bool known = named != nullptr;
   if (type.starts_with("clip") || type.starts_with("siglip")) {

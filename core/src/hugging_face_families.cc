@@ -45,6 +45,36 @@ constexpr Default kDefaults[] = {
     {"qwen2", "num_hidden_layers", 32, true},
     {"qwen2", "num_attention_heads", 32, true},
     {"qwen2", "vocab_size", 151936, true},
+    {"qwen3", "hidden_size", 4096, true},
+    {"qwen3", "intermediate_size", 22016, true},
+    {"qwen3", "num_hidden_layers", 32, true},
+    {"qwen3", "num_attention_heads", 32, true},
+    {"qwen3", "vocab_size", 151936, true},
+    {"granite", "hidden_size", 4096, true},
+    {"granite", "intermediate_size", 11008, true},
+    {"granite", "num_hidden_layers", 32, true},
+    {"granite", "num_attention_heads", 32, true},
+    {"granite", "vocab_size", 32000, true},
+    {"gemma", "hidden_size", 3072, true},
+    {"gemma", "intermediate_size", 24576, true},
+    {"gemma", "num_hidden_layers", 28, true},
+    {"gemma", "num_attention_heads", 16, true},
+    {"gemma", "vocab_size", 256000, true},
+    {"gemma2", "hidden_size", 2304, true},
+    {"gemma2", "intermediate_size", 9216, true},
+    {"gemma2", "num_hidden_layers", 26, true},
+    {"gemma2", "num_attention_heads", 8, true},
+    {"gemma2", "vocab_size", 256000, true},
+    {"cohere2", "hidden_size", 8192, true},
+    {"cohere2", "intermediate_size", 22528, true},
+    {"cohere2", "num_hidden_layers", 40, true},
+    {"cohere2", "num_attention_heads", 64, true},
+    {"cohere2", "vocab_size", 256000, true},
+    {"phi3", "hidden_size", 3072, true},
+    {"phi3", "intermediate_size", 8192, true},
+    {"phi3", "num_hidden_layers", 32, true},
+    {"phi3", "num_attention_heads", 32, true},
+    {"phi3", "vocab_size", 32064, true},
     {"opt", "vocab_size", 50272, true},
     {"qwen2", "max_position_embeddings", 32768},
     {"qwen2_moe", "max_position_embeddings", 32768},
@@ -599,6 +629,10 @@ std::int64_t read_sequence(JsonReader& reader, const Family& family) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     read_rope(reader, key, [&](JsonReader& rope) {
       if (present(rope, kOriginal)) original = rope.integer(kOriginal, 1, kMostTokens);
+      // By kind of layer (transformers 5).
+      read_rope(rope, "full_attention", [&](JsonReader& whole) {
+        if (present(whole, kOriginal)) original = whole.integer(kOriginal, 1, kMostTokens);
+      });
     });
   }
   if (original > 0) return original;
@@ -756,8 +790,10 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
                               Presence::kOptional, 0);
   // DeepSeek-V2 names its limited routing "group_limited_greedy"; "greedy" has none.
   if (!present(reader, "topk_method") || reader.text("topk_method") != "greedy") {
-    moe.groups = size_or(reader, family, {"n_group"}, 1);
-    moe.top_groups = size_or(reader, family, {"topk_group"}, moe.groups);
+    // Hunyuan-A13B says "false" where there are none.
+    const auto is_false = [&](std::string_view key) { return reader.json(key, Presence::kOptional) == "false"; };
+    moe.groups = is_false("n_group") ? 1 : size_or(reader, family, {"n_group"}, 1);
+    moe.top_groups = is_false("topk_group") ? moe.groups : size_or(reader, family, {"topk_group"}, moe.groups);
   }
   moe.first_dense_layers =
       reader.integer(first_of(reader, {"num_dense_layers", "moe_layer_start_index", "first_k_dense_replace"}), 0,
@@ -889,7 +925,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   } else if (!family.hybrid && !family.convolution) {
     read_attention_layers(reader, family, model);
     if (!latent) {
-      if (present(reader, "v_head_dim")) model.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
+      if (active(reader, "v_head_dim")) model.v_head_dim = reader.integer("v_head_dim", 1, kMostSize);
       if (model.v_head_dim == model.head_dim) model.v_head_dim = 0;
       LayerHeads heads(reader, model);
       heads.read(family);
@@ -904,6 +940,10 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
 
 void read_moe(JsonReader& reader, const Family& family, Model& model) {
   read_decoder(reader, family, model);
+  if (present(reader, "num_local_experts") && !active(reader, "num_local_experts")) {  // a dense one of Llama 4
+    model.ffn = size_or(reader, family, {"intermediate_size_mlp"}, model.ffn);
+    return;
+  }
   read_experts(reader, family, model);
 }
 

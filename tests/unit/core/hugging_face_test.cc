@@ -13,6 +13,7 @@
 namespace ns_dist {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -60,6 +61,17 @@ struct Published {
 };
 
 const Published kPublished[] = {
+    // Hunyuan-A13B: 80.4 B
+    {R"({"model_type": "hunyuan_v1_moe", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "attention_head_dim": 128, "intermediate_size": 3072, "num_experts": 64,
+         "moe_intermediate_size": [3072], "moe_topk": [8], "num_shared_expert": [1], "vocab_size": 128167,
+         "n_group": false, "topk_group": false, "tie_word_embeddings": true, "max_position_embeddings": 32768})",
+     80.4e9},
+    // Granite 3.1 2B inside Granite-Vision, without the heads that its class has
+    {R"({"model_type": "llava_next", "text_config": {"model_type": "granite", "hidden_size": 2048,
+         "intermediate_size": 8192, "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 49156,
+         "tie_word_embeddings": true}})",
+     2.53e9},
     {R"({"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024, "n_inner": null,
          "vocab_size": 50257, "activation_function": "gelu_new", "resid_pdrop": 0.1})",
      1.5576e9, 1e-3},
@@ -652,6 +664,25 @@ TEST(HuggingFace, InfiniteNumbersAreReadAsMissing) {
   const std::string mistake = R"({"model_type": "llama", "a": Infinity,} )";
   EXPECT_THAT(to_text(read(mistake).error()), HasSubstr("config.json:1:39: this is not JSON"));
   EXPECT_FALSE(read(R"({"schema": "ns-dist/model/1", "id": NaN})"));
+}
+
+// A type that nobody knows, of a class that is known: what that class does without saying so holds.
+TEST(HuggingFace, TheClassDecidesWhereTheTypeIsNotKnown) {
+  const auto read_with = [](const std::string& of_class) {
+    return read(R"({"hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "sliding_window": 512, )" +
+                of_class + "}");
+  };
+  const auto gemma = read_with(R"("architectures": ["Gemma3ForCausalLM"])");
+  ASSERT_TRUE(gemma) << to_text(gemma.error());
+  EXPECT_EQ(gemma->family, "gemma3_text");
+  const auto own = read_with(R"("model_type": "my_qwen", "architectures": ["Qwen3ForCausalLM"])");
+  ASSERT_TRUE(own) << to_text(own.error());
+  EXPECT_EQ(own->family, "qwen3");
+  EXPECT_THAT(own->warnings, Contains(HasSubstr("\"my_qwen\" is not known: read as qwen3")));
+  const auto other = read_with(R"("model_type": "my_qwen", "architectures": ["Qwen3AudioForCausalLM"])");
+  ASSERT_TRUE(other) << to_text(other.error());
+  EXPECT_EQ(other->family, "llama") << "another class";
 }
 
 TEST(HuggingFace, GroupsLimitTheExpertsOfAToken) {
