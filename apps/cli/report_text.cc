@@ -138,7 +138,7 @@ std::string report_json(Report report) {
 
 std::string unfit_text(const Report& report) {
   if (report.memory.peak() > report.scenario.cluster.gpu.memory) return "does not fit";
-  return fmt::format("does not fit beside {} of NCCL's buffers",
+  return fmt::format("does not fit beside {} of the CUDA context and NCCL's buffers",
                      bytes_text(report.memory.needed() - report.memory.peak()));
 }
 

@@ -84,8 +84,8 @@ struct StageMemory {
   Bytes padding;  // of weights and gradients: their buffers beside what is in them (ParallelPlan::muon_buffers)
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
-  // What the GPU must hold: NCCL allocates its buffers beside PyTorch.
-  Bytes needed() const { return total() + communicators; }
+  // What the GPU must hold: PyTorch's tensors, and beside them the CUDA context and NCCL's buffers.
+  Bytes needed() const { return total() + kContext + communicators; }
   // max_memory_reserved: blocks that the caching allocator cannot give back, too.
   Bytes reserved() const { return kReservedShare * total(); }
   // nvidia-smi: with the CUDA context and NCCL's buffers.

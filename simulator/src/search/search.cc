@@ -201,7 +201,8 @@ class Search {
       return refuse(variant.least, capacity);
     }
     const Bytes least =
-        (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans());
+        (1 - kRounding) * least_memory(scenario.model, scenario.plan, scenario.training, session_.plans()) +
+        StageMemory::kContext;
     if (least <= capacity) return;
     groups_.for_each_leaf(scenario, [&](const Scenario& each, std::uint32_t) {  // is it memory alone?
       if (!check_plan(each.model, each.plan, each.training, session_.plans())) return true;

@@ -596,6 +596,25 @@ TEST_F(CatalogTest, AGpuMayBeLikeAnotherOne) {
               AllOf(HasSubstr("text.json#/memory"), HasSubstr(R"(write {"capacity": "128 GiB", "bandwidth")")));
 }
 
+// In-line ECC leaves 15/16 of GDDR: 24 GiB are 23,040 MiB, of which nvidia-smi shows 23,034 on an L4. Another capacity
+// than that of the GPU that a file is like has another usable part.
+TEST_F(CatalogTest, ProgramsHaveWhatEccLeaves) {
+  EXPECT_EQ(catalog_.gpu("l4")->memory, 23034 * MiB);
+  EXPECT_EQ(catalog_.gpu("t4")->memory, 16 * GiB * (15.0 / 16));
+  EXPECT_EQ(catalog_.gpu("h100")->memory, 80 * GiB);
+  const std::string path = (std::filesystem::path(::testing::TempDir()) / "like_l4.json").string();
+  const auto like_l4 = [&](const std::string& memory) {
+    std::ofstream(path) << R"({"schema": "ns-dist/gpu/1", "id": "x", "name": "x", "like": "l4", "sources": "mine",)"
+                        << R"( "memory": {)" << memory << "}}";
+    return catalog_.gpu(path);
+  };
+  EXPECT_EQ(like_l4(R"("bandwidth": "600 GB/s")")->memory, 23034 * MiB);
+  EXPECT_EQ(like_l4(R"("capacity": "48 GiB")")->memory, 48 * GiB);
+  const auto refused = like_l4(R"("usable": "25 GiB")");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr("#/memory/usable"), HasSubstr("at most the capacity")));
+}
+
 TEST(ReadFabric, EveryNumberNeedsASource) {
   const auto fabric = read_fabric(R"({"schema": "ns-dist/fabric/1", "id": "x", "name": "x", "kind": "roce",
                                       "bandwidth": "12 GB/s", "latency": "1 us", "sources": {"/latency": "mine"}})",
