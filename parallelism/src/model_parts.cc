@@ -38,6 +38,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.muon_buffers = kDefault.muon_buffers;
   key.plan.kv_cache = kDefault.kv_cache;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
+  key.plan.offload_gradients = kDefault.offload_gradients;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
@@ -77,9 +78,13 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     if (adapts) added.frozen = frozen_of(block, own);
     added.matrices = matrices_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
-    added.working = key.plan.passes == Passes::kForward
-                        ? forward_working_bytes(block)
-                        : working_bytes(block, own.plan->recompute, own.plan->recompute_modules);
+    if (key.plan.passes == Passes::kForward) {
+      added.working = added.working_of_split = forward_working_bytes(block);
+    } else {
+      added.working = working_bytes(block, own.plan->recompute, own.plan->recompute_modules, false);
+      added.working_of_split = working_bytes(block, own.plan->recompute, own.plan->recompute_modules, true);
+      added.transient = forward_transient(block);
+    }
     added.cached = block.cached;
     added.logged = block.logged;
     if (sizes) return;

@@ -196,6 +196,7 @@ struct ParallelPlan {
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
   Library loss_library = Library::kDefault;  // of cross-entropy; see loss_library_of
+  std::int64_t loss_parts = 0;     // of "liger": of a microbatch's tokens, one after the other; 0: as Liger divides them
   std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
   bool kv_cache = false;           // keys and values of all layers stay, under forward passes alone
   bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
@@ -219,6 +220,7 @@ struct ParallelPlan {
   MuonBuffers muon_buffers = MuonBuffers::kPadded;
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
+  bool offload_gradients = false;   // with these states, the summed gradients; see offloads_gradients
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   TensorBlocking blocking_tp = TensorBlocking::kOff;
   bool overlap_grad_reduce = false;                 // data-parallel gradient reduction beside the last backward passes
@@ -303,8 +305,9 @@ constexpr bool shards_gradients(const ParallelPlan& plan) {
 }
 // DeepSpeed's ZeRO-2 and 3 move gradients to the host as soon as they are reduced, where the optimizer is there; one
 // replica's, too (deepspeed/runtime/zero/stage_1_and_2.py, copy_grads_in_partition; stage3.py, partition_grads).
+// Elsewhere they stay, and a copy travels.
 constexpr bool offloads_gradients(const ParallelPlan& plan) {
-  return plan.zero >= ZeroStage::kGradients && plan.zero_library == ZeroLibrary::kDefault &&
+  return plan.offload_gradients && plan.zero >= ZeroStage::kGradients && plan.zero_library == ZeroLibrary::kDefault &&
          plan.offload_optimizer.value > 0;
 }
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
@@ -472,6 +475,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .names = kLossLibraries,
          .in_reports = kOptional},
         plan.loss_library);
+  visit({.name = "plan/loss_parts",
+         .help = "of plan/loss_library=liger: parts of a microbatch's tokens whose logits PyTorch makes one after the other",
+         .default_text = "as many as Liger's kernel",
+         .least = 0,
+         .in_reports = kOptional},
+        plan.loss_parts);
   visit({.name = "plan/loss_metrics",
          .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
          .least = 0,
@@ -581,6 +590,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .values = "FRACTION",
          .in_reports = kOptional},
         plan.offload_optimizer);
+  visit({.name = "plan/offload_gradients",
+         .help = "ZeRO-2 and 3 move summed gradients to the host, where the optimizer's states are",
+         .in_reports = kOptional},
+        plan.offload_gradients);
   visit({.name = "plan/grad_accumulation",
          .help = "microbatches' weight gradients are added up by their products, in fp32 (fused) or in the weights' "
                  "format (fused-low), or by kernels of their own (fp32, low)",
