@@ -155,7 +155,7 @@ std::string memory_by_part(const Report& report) {
          "<p class=\"soft\"><em>Allocated</em> is the sum: what tensors take (PyTorch's max_memory_allocated). "
          "<em>Reserved</em> adds 5 % that the caching allocator cannot give back. <em>nvidia-smi</em> adds the CUDA "
          "context, 1 GiB, and NCCL's buffers, 0.5 to 0.7 GiB for each group of ranks. <em>Other</em> is one constant, "
-         "1 GiB: workspaces and communication buffers. Weights "
+         "256 MiB: workspaces of products. Weights "
          "have the layers that ZeRO-3 gathers and prefetches, gradients the layers that wait for their "
          "reduction.</p>\n";
 }

@@ -30,7 +30,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   Shape own = shape;
   own.set_kind(kind);
   Block layer;
-  layer.input = blocks::hidden_bytes(own, own.sharded_tokens, own.hidden * own.streams);
+  layer.input = layer.around = blocks::hidden_bytes(own, own.sharded_tokens, own.hidden * own.streams);
   if (own.model->per_layer_embeddings) {
     layer.input += blocks::hidden_bytes(own, own.sharded_tokens, own.model->per_layer_embeddings->width);
   }
@@ -144,18 +144,39 @@ std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute,
   return ranges;
 }
 
-double working_bytes(const Block& block, Recompute recompute, ModuleSet modules) {
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules, bool splits) {
   const bool full = recomputes_all(block, recompute);
-  double most = 0;
-  for (const BlockStep& step : block.steps) most = std::max({most, step.transient_forward, step.transient_backward});
-  for (const StepRange& range : recomputed_steps(block, recompute, modules)) {
-    double there = 0, transient = 0;
-    for (std::size_t i = range.first; i < range.end; ++i) {
-      const BlockStep& step = block.steps[i];
-      there += kept_of(step, false, 0) - kept_of(step, full, modules);
-      transient = std::max({transient, step.transient_forward, step.transient_backward});
+  const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
+  const std::vector<StepRange> ranges = recomputed_steps(block, recompute, modules);
+  auto range = ranges.begin();  // from the last to the first
+  double most = 0, again = 0, freed = 0;
+  for (std::size_t i = block.steps.size(); i-- > 0;) {
+    const BlockStep& step = block.steps[i];
+    if (range != ranges.end() && i + 1 == range->end) {
+      double transient = 0;
+      for (std::size_t j = range->first; j < range->end; ++j) {
+        again += kept_of(block.steps[j], false, 0) - kept_of(block.steps[j], full, dropped);
+        transient = std::max(transient, block.steps[j].transient_forward);
+      }
+      most = std::max(most, again + transient + block.around - freed);
+      ++range;
     }
-    most = std::max(most, there + transient);
+    most = std::max({most, again + step.transient_backward + block.around - freed, step.transient_forward - freed});
+    const double kept = kept_of(step, full, dropped);
+    again -= kept_of(step, false, 0) - kept;
+    freed += kept;
+    if (!splits) continue;
+    const double cast = step.cast_for_weight_gradient;
+    freed -= (cast > 0 ? cast : step.kept_for_weight_gradient) + step.output_gradient;
+  }
+  return most;
+}
+
+double forward_transient(const Block& block) {
+  double most = 0, behind = 0;  // what the steps behind one keep
+  for (std::size_t i = block.steps.size(); i-- > 0;) {
+    most = std::max(most, block.steps[i].transient_forward - behind);
+    behind += kept_of(block.steps[i], false, 0);
   }
   return most;
 }

@@ -65,8 +65,8 @@ struct BlockStep {
   // product is such a call.
   std::size_t calls_after_kept = 0;
   double output_gradient = 0;  // kept from the input gradient until the weight gradient, where these are separate
-  // What the step needs beside what is kept, while its forward pass or its input gradient runs: bytes that a collective
-  // brings together, or that it will reduce.
+  // What the step needs beside what is kept, while its forward pass or its backward pass runs: bytes that a collective
+  // brings together, or that it will reduce; backward, the gradients of its outputs and inputs, without Block::around.
   double transient_forward = 0, transient_backward = 0;
   std::optional<LayerModule> module;  // WorkItem::module
   RankParameters parameters;
@@ -82,6 +82,7 @@ struct BlockStep {
 struct Block {
   std::vector<BlockStep> steps;
   double input = 0;   // bytes of the input, all that full recomputation keeps; 0: recomputation leaves the block alone
+  double around = 0;  // bytes of the hidden states' gradient, which goes around a residual branch while that runs
   double cached = 0;  // bytes of its keys and values
   double logged = 0;  // bytes that ParallelPlan::loss_metrics take when the microbatch's backward pass is over
 };
@@ -150,10 +151,13 @@ struct StepRange {
 };
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
-// The most that a pass needs at one time beside what is kept: what the step needs that runs (BlockStep,
-// transient_forward and _backward), and before a backward pass what the forward pass did not keep of the steps of one
-// range.
-double working_bytes(const Block& block, Recompute recompute, ModuleSet modules);
+// The most that a backward pass has at one time beyond what is kept of the block when it begins: what the step needs
+// that runs (BlockStep, transient_backward), and what the forward pass did not keep of the steps of one range, less what
+// the steps behind it have freed. `splits`: the pass computes input gradients alone, so that what weight gradients need
+// stays.
+double working_bytes(const Block& block, Recompute recompute, ModuleSet modules, bool splits);
+// The same of a forward pass that keeps what a backward pass needs: what its last steps need on top.
+double forward_transient(const Block& block);
 // The same of a forward pass alone, which keeps nothing: all that the block would keep, and what the step needs.
 double forward_working_bytes(const Block& block);
 

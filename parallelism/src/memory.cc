@@ -17,9 +17,11 @@
 namespace ns_dist {
 namespace {
 
-// Workspaces of cuBLAS and buffers of communication that PyTorch allocates. An assumption: nothing published separates
-// it.
-constexpr Bytes kFramework = 1.0 * units::GiB;
+// Workspaces that PyTorch allocates: on Hopper 32 MiB each for cuBLAS and cuBLASLt (ATen/cuda/CublasHandlePool.cpp), and
+// TransformerEngine's, 32 MiB for products and for each of four streams of grouped ones (pytorch/module/base.py,
+// get_cublas_workspace_size_bytes), rounded up. In 17 of 21 steps that we measured (compute_model/measurements/steps.csv,
+// without TransformerEngine) 50 to 200 MiB are allocated beyond all else.
+constexpr Bytes kFramework = 256 * units::MiB;
 
 // NCCL's buffers on a GPU for a group that runs collectives: 544 MiB for two ranks and 688 MiB for more, on four A100
 // with NVLinks (NVIDIA/nccl, issue 964). The connections of an all-to-all come on top: 3.28 GB for the seven others of
@@ -51,7 +53,9 @@ Bytes communicators_of(const Shape& shape, const Seats& seats, std::span<const L
     all += communicator(shape.ep) + (shape.etp != plan.tp ? communicator(shape.etp) : Bytes());
     if (plan.expert_dispatch == ExpertDispatch::kAllToAll) all += all_to_all_connections(shape.ep);
   }
-  all += communicator(norm_ranks(plan).count);
+  // FSDP sums the norm over the group that reduces gradients (fully_sharded_data_parallel.py, clip_grad_norm_; of
+  // FSDP2's DTensors, the groups of their mesh). Megatron-Core has a group of its own (get_grad_stats_parallel_group).
+  if (!is_fsdp(plan)) all += communicator(norm_ranks(plan).count);
   // The largest values of 8-bit products: over all ranks of the stage.
   if (sums && delays_scaling(plan, shape.precision)) all += communicator(plan.tp * replicas(plan, false));
   const std::int64_t first = seats[0].front().stage,
@@ -108,6 +112,8 @@ void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
 std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                        const ModelParts& parts) {
   std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
+  const bool splits = traits_of(*shape.plan).splits_backward;
+  const auto working_of = [splits](const ModelPart& part) { return splits ? part.working_of_split : part.working; };
   const auto chunk_of = [&](const Seat& seat) -> ChunkBytes& {
     std::vector<ChunkBytes>& chunks = stages[static_cast<std::size_t>(seat.stage)].chunks;
     chunks.resize(std::max(chunks.size(), static_cast<std::size_t>(seat.chunk) + 1));
@@ -124,8 +130,12 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           chunk.loss += part.kept.after_forward * static_cast<double>(run.count);
           chunk.logged = std::max(chunk.logged, part.logged);
           // A forward pass alone works on what it would keep, and keeps nothing for a further loss.
-          const double before = shape.plan->passes == Passes::kForward ? 0 : chunk.loss;
-          if (part.working > 0) chunk.working = std::max(chunk.working, before + part.working);
+          if (shape.plan->passes == Passes::kForward) {
+            chunk.loss_forward = std::max(chunk.loss_forward, part.working - part.kept.after_forward);
+          } else {
+            chunk.loss_forward = std::max(chunk.loss_forward, part.transient);
+            chunk.loss_backward = std::max(chunk.loss_backward, working_of(part));
+          }
           continue;
         }
         std::int64_t held = run.count;
@@ -142,7 +152,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         add(chunk, part.kept, held);
         if (run.part == Part::kEmbedding) continue;
         if (shape.plan->kv_cache) stage.cached += part.cached * static_cast<double>(run.count);
-        chunk.working = std::max(chunk.working, part.working);
+        chunk.working = std::max(chunk.working, working_of(part));
         stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
         stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
         stage.layer_parameters += part.parameters.total() * static_cast<double>(run.count);
@@ -214,9 +224,24 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
   if (plan.passes == Passes::kForward) return;
   // Where there is no gradient before the first backward pass, they grow while activations go: what they take beyond
-  // the activations' place.
+  // the activations' place. The first is that of the logits' projection, beside all that layers keep; a loss that
+  // computes a part of the tokens after the other makes it in its forward pass.
   const auto sums = [&](Bytes whole_sums) {
-    return takes_first_gradients(plan) && microbatches == 1 ? max(Bytes(), whole_sums - used.activations) : whole_sums;
+    if (!takes_first_gradients(plan) || microbatches != 1) return whole_sums;
+    double kept = 0, loss = 0, working = 0, loss_forward = 0;
+    for (const ChunkBytes& chunk : layers.chunks) {
+      kept += chunk.after_forward, loss += chunk.loss;
+      working = std::max(working, chunk.working), loss_forward = std::max(loss_forward, chunk.loss_forward);
+    }
+    Bytes beside;
+    if (loss > 0 && plan.lora_rank == 0 && shape.model->labels == 0) {
+      const double share = shards_gradients(plan) ? updated / std::max(1.0, held.total()) : 1;
+      const Bytes first = share * shape.table() * gradient_size(plan, shape.dtype);
+      const bool in_parts = loss_library_of(plan) == Library::kLiger;
+      const double there = in_parts ? kept + loss_forward : kept - loss + working;
+      beside = min(whole_sums, first) + there * units::B - used.activations;
+    }
+    return max(max(Bytes(), whole_sums - used.activations), beside);
   };
   if (shards_gradients(plan) || offloads_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
@@ -259,7 +284,9 @@ ForwardNeeds forward_needs(const StageChunks& stage) {
   ForwardNeeds most;
   for (double ChunkBytes::*what : {&ChunkBytes::loss, &ChunkBytes::working, &ChunkBytes::logged}) {
     for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-      if (stage.chunks[chunk].*what > most.bytes) most = {what, chunk, stage.chunks[chunk].*what};
+      const ChunkBytes& of = stage.chunks[chunk];
+      const double bytes = of.*what + (what == &ChunkBytes::loss ? of.loss_forward : 0);
+      if (bytes > most.bytes) most = {what, chunk, bytes};
     }
   }
   return most;
@@ -419,6 +446,7 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
       add(ActivationKind::kKvCache, kept.cached);
       if (what == &ChunkBytes::loss) {
         add_chunk(chunk, 0, 0, 1);
+        add(ActivationKind::kLogits, kept.chunks[chunk].loss_forward);
       } else {
         add(what == &ChunkBytes::working ? ActivationKind::kWorkingLayer : ActivationKind::kLogits, bytes);
       }
@@ -434,14 +462,28 @@ Result<std::vector<StageMemoryDetail>> memory_detail(const Model& model, const P
     std::vector<LivePasses> live = live_passes(order, kept.chunks.size(), peak);
     const auto chunk_at = [&points](std::size_t point) { return static_cast<std::size_t>(points[point].pass.chunk); };
     const ChunkBytes& bytes = kept.chunks[chunk_at(peak)];
-    if (top.most > top.bytes && top.most == top.bytes + bytes.logged) {
+    const bool beside = peak + 1 < points.size() && points[peak + 1].pass.beside_previous;
+    if (top.most > top.bytes && top.pass.kind == PassKind::kForward) {
+      const double losses = beside ? kept.chunks[chunk_at(peak + 1)].loss : 0;
+      if (top.most == top.bytes + bytes.loss_forward) {  // at its end
+        add(ActivationKind::kLogits, bytes.loss_forward);
+        if (beside) add_chunk(chunk_at(peak + 1), 0, 0, -1);
+      } else {  // at the beginning of the pass beside it
+        add(ActivationKind::kLogits, top.most - (top.bytes - (bytes.after_forward - losses)));
+        --live[chunk_at(peak)].after_forward;
+      }
+    } else if (top.most > top.bytes && top.most == top.bytes + bytes.logged) {
       add(ActivationKind::kLogits, bytes.logged);
+    } else if (top.most > top.bytes && !top.pass.beside_previous && bytes.loss_backward > bytes.working - bytes.loss) {
+      add(ActivationKind::kLogits, bytes.loss_backward);
+      ++live[chunk_at(peak)].after_forward;
+      if (top.pass.kind == PassKind::kInputGradient) --live[chunk_at(peak)].after_input_gradient;
     } else if (top.most > top.bytes) {  // the pass is not over, but its loss is
       add(ActivationKind::kWorkingLayer, bytes.working);
       add_chunk(chunk_at(peak), 0, 0, -1);
       ++live[chunk_at(peak)].after_forward;
       if (top.pass.kind == PassKind::kInputGradient) --live[chunk_at(peak)].after_input_gradient;
-    } else if (peak + 1 < points.size() && points[peak + 1].pass.beside_previous) {  // so is that of the pass beside it
+    } else if (beside) {  // so is that of the pass beside it
       add_chunk(chunk_at(peak + 1), 0, 0, -1);
     }
     for (std::size_t chunk = 0; chunk < kept.chunks.size(); ++chunk) {

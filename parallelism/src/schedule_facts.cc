@@ -302,15 +302,21 @@ namespace {
 struct Added {
   double within = 0, behind = 0;
 };
-// `freed`: what the pass beside it frees: of two passes beside each other the first one frees the losses of the second.
-Added added(PassKind kind, const ChunkBytes& bytes, double freed) {
+// `beside`: of two passes beside each other, the other one. A backward pass frees its losses before the forward pass,
+// which is the first of the two, reaches its own.
+Added added(PassKind kind, const ChunkBytes& bytes, const ChunkBytes* beside) {
   const auto backward = [&](double left) -> Added {
+    const double freed = beside ? bytes.loss : 0;  // and counted there
     const double behind = left - bytes.after_forward + freed;
-    return {std::max(bytes.working - bytes.loss + freed, behind + bytes.logged), behind};
+    const double loss = beside ? 0 : bytes.loss_backward;
+    return {std::max({loss, bytes.working - bytes.loss + freed, behind + bytes.logged}), behind};
   };
   switch (kind) {
-    case PassKind::kForward:
-      return {0, bytes.after_forward - freed};
+    case PassKind::kForward: {
+      const double behind = bytes.after_forward - (beside ? beside->loss : 0);
+      const double within = bytes.loss_forward > 0 ? behind + bytes.loss_forward : 0;
+      return {std::max(within, beside ? beside->loss_backward : 0), behind};
+    }
     case PassKind::kBackward:
       return backward(0);
     case PassKind::kInputGradient:
@@ -321,14 +327,14 @@ Added added(PassKind kind, const ChunkBytes& bytes, double freed) {
   return {};
 }
 Added added(const std::vector<SchedulePass>& passes, std::size_t p, std::span<const ChunkBytes> chunks) {
-  const auto bytes_of = [&](const SchedulePass& pass) -> const ChunkBytes& {
-    return chunks[static_cast<std::size_t>(pass.chunk)];
+  const auto bytes_of = [&](std::size_t pass) -> const ChunkBytes& {
+    return chunks[static_cast<std::size_t>(passes[pass].chunk)];
   };
-  const SchedulePass& pass = passes[p];
-  const ChunkBytes& bytes = bytes_of(pass);
-  if (pass.kind != PassKind::kForward) return added(pass.kind, bytes, pass.beside_previous ? bytes.loss : 0);
+  if (passes[p].kind != PassKind::kForward) {
+    return added(passes[p].kind, bytes_of(p), passes[p].beside_previous && p > 0 ? &bytes_of(p - 1) : nullptr);
+  }
   const bool first_of_two = p + 1 < passes.size() && passes[p + 1].beside_previous;
-  return added(pass.kind, bytes, first_of_two ? bytes_of(passes[p + 1]).loss : 0);
+  return added(passes[p].kind, bytes_of(p), first_of_two ? &bytes_of(p + 1) : nullptr);
 }
 
 }  // namespace
@@ -339,7 +345,7 @@ double most_held(const PassList& list, std::span<const ChunkBytes> chunks) {
   alone.reserve(chunks.size() * kPassKindCount);
   for (const ChunkBytes& chunk : chunks) {
     for (std::size_t kind = 0; kind < kPassKindCount; ++kind) {
-      const auto [within, behind] = added(static_cast<PassKind>(kind), chunk, 0);
+      const auto [within, behind] = added(static_cast<PassKind>(kind), chunk, nullptr);
       alone.push_back({std::max(within, behind), behind});
     }
   }

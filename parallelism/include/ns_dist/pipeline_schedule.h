@@ -122,6 +122,8 @@ struct ChunkBytes {
   double loss = 0;
   double working = 0;  // that the rest of this pass needs more, and frees
   double logged = 0;   // that are needed for a while when this pass is over
+  // What the loss needs for a while: when its forward pass ends, and when its backward pass begins.
+  double loss_forward = 0, loss_backward = 0;
 };
 // The most bytes that a stage holds at one time. `chunks` by chunk. Its running time does not depend on the number of
 // repeats.

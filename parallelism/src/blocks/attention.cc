@@ -452,9 +452,18 @@ void flash_core(const Shape& shape, BlockStep& step) {
   // context_parallel.py, AttnFuncWithCPAndQKVOA2A).
   const bool keeps_cast =
       blocks::is_quantized(shape) && !blocks::may_keep_originals(shape) && shape.plan->lora_rank == 0;
+  const double outputs = bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
+  const double queries = bytes_of(shape, shape.tokens, shape.heads * shape.query_dim);
+  // Backward: the output's gradient and those of queries, keys and values; those of queries are summed in fp32
+  // (flash_api.cpp, dq_accum). The output that the projection keeps is read once more.
+  step.transient_backward += outputs + queries * (1 + 4 / shape.element);
+  if (shape.cp == 1) {
+    step.transient_backward += bytes_of(shape, shape.tokens, key_heads(shape) * (shape.query_dim + shape.value_dim));
+  }
+  if (!keeps_cast && shape.cp_inner == 1) step.transient_backward += outputs;
   if (keeps_cast || shape.cp_inner > 1) {
     step.kept_as = ActivationKind::kAttentionProjections;  // most of both together
-    step.kept_for_input_gradient += bytes_of(shape, shape.tokens, shape.heads * shape.value_dim);
+    step.kept_for_input_gradient += outputs;
   }
 }
 
@@ -571,6 +580,8 @@ void unfused_core(const Shape& shape, BlockStep& step) {
   const double scores = static_cast<double>(shape.tokens) * static_cast<double>(shape.heads) * static_cast<double>(s);
   step.kept_as = ActivationKind::kAttentionScores;
   step.kept_for_input_gradient = scores * (size * element + (dropout ? 1 + element : casts ? element : 0));
+  // Gradients of what the dropout or the softmax returns and of what it reads.
+  step.transient_backward = 2 * scores * size * element;
   if (shape.model->capped_scores) step.kept_for_input_gradient += scores * before * element;
   if (repeats) {  // in place of the heads that were repeated
     step.kept_for_input_gradient += bytes_of(shape, shape.tokens, (shape.heads - key_heads(shape)) * (query + value));

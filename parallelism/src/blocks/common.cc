@@ -249,6 +249,16 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   // The weight gradient's product reads the cast.
   step.output_gradient = static_cast<double>(all_rows * out) * (shape.plan->lora_rank == 0 ? operand : shape.element);
+  // Backward: the output's gradient and its cast, and the input's gradient. What closes a region has the gradient that
+  // goes around the branch (Block::around), or brings it together. What opens one brings its input together, and has
+  // the whole input's gradient and this rank's part of it (Megatron-Core, layers.py,
+  // LinearWithGradAccumulationAndAsyncCommunication).
+  const bool comes_together = shape.tp > 1 && shape.sequence_parallel;
+  const double outputs = static_cast<double>(all_rows * out), inputs = static_cast<double>(all_rows * in);
+  step.transient_backward = inputs * shape.element + (quantized ? outputs * operand_bytes(shape) : 0);
+  if (split != Split::kRow || (comes_together && !quantized)) step.transient_backward += outputs * shape.element;
+  if (split == Split::kRow && shape.dropout) step.transient_backward += static_cast<double>(gradient_rows * out) * shape.element;
+  if (split == Split::kColumn && comes_together) step.transient_backward += inputs * operand + held * shape.element;
   step.parameters.dense = weights + (layer.bias ? static_cast<double>(groups * out) : 0);
   if (quantized) step.parameters.quantized = weights;
   const Split shared = layer.weights.value_or(split);
@@ -415,11 +425,14 @@ BlockStep norm_without_sums(const Shape& shape, std::string_view name, std::int6
   }
   step.kept_as = ActivationKind::kNorms;
   step.kept_for_input_gradient = hidden_bytes(shape, rows, columns);
+  step.transient_backward = 2 * hidden_bytes(shape, rows, columns);  // gradients of output and input
   // PyTorch runs RMSNorm as its class writes it out (modeling_llama.py, LlamaRMSNorm): the input in fp32, for its
   // square and its product, and the normalized values in the storage format, for the product with the weight.
   if (library == Library::kEager && kind == NormalizationKind::kRmsNorm) {
     const double fp32 = static_cast<double>(rows) * static_cast<double>(columns) * (size_of(DType::kFp32) / units::B);
     step.kept_for_input_gradient += fp32;
+    // Gradients of the normalized values by both factors and their sum.
+    step.transient_backward += 3 * fp32;
   }
   step.parameters.dense = static_cast<double>(columns) * (kind == NormalizationKind::kLayerNorm ? 2 : 1);
   return step;
@@ -562,6 +575,9 @@ BlockStep activation(const Shape& shape, ActivationKind input, std::string_view 
   }
   step.kept_as = input;
   step.kept_for_input_gradient = bytes_of(shape, rows, kept * ffn) * each;
+  // Gradients of the output and of one or both inputs; a join of these has both a second time, and no output's.
+  step.transient_backward = bytes_of(shape, rows, (gated ? 3 : 2) * ffn);
+  if (gated && halves && !shape.plan->fused_kernels) step.transient_backward = bytes_of(shape, rows, 4 * ffn);
   // Autocast: all but the product's half are fp32.
   if (written_out && shape.autocast) {
     step.kept_for_input_gradient += (hidden_bytes(shape, rows, ffn) - bytes_of(shape, rows, ffn)) * (kGeluKept - 1);
@@ -578,6 +594,7 @@ BlockStep gate(const Shape& shape, ActivationKind input, std::string_view name, 
       kernel(shape, concat(name, ".backward"), Elementwise{"gated_activation_backward", rows * columns, 3, 2, 20}));
   step.kept_as = input;
   step.kept_for_input_gradient = bytes_of(shape, rows, 2 * columns);
+  step.transient_backward = bytes_of(shape, rows, 3 * columns);
   return step;
 }
 

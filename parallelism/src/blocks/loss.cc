@@ -21,6 +21,8 @@ BlockStep logits(const Shape& shape, bool owns_table) {
                                    .readers = 1,
                                    .by_element = true});
   if (!owns_table) step.parameters = {};
+  // Its gradients are those of a part of the tokens, which cross_entropy counts.
+  if (loss_library_of(*shape.plan) == Library::kLiger) step.transient_backward = 0;
   return step;
 }
 
@@ -106,9 +108,11 @@ void add_fused(const Shape& shape, Library library, BlockStep& step) {
   if (library != Library::kLiger) add(step.input_gradient, ".backward", Pass::kBackward);
 }
 
-// Tokens whose logits Liger makes at a time: such that these take about as much as the hidden states
-// (ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
+// Tokens whose logits are there at a time: those of a part, or such that logits take about as much as the hidden states
+// (Liger-Kernel, ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
 double tokens_at_a_time(const Shape& shape) {
+  const std::int64_t given = shape.plan->loss_parts;
+  if (given > 0) return std::ceil(static_cast<double>(shape.tokens) / static_cast<double>(given));
   const double parts = std::ceil(static_cast<double>(shape.vocabulary) / static_cast<double>(shape.hidden));
   const double tokens = static_cast<double>(shape.tokens);
   return std::min(tokens, std::exp2(std::ceil(std::log2(std::ceil(tokens / parts)))));
@@ -145,10 +149,20 @@ BlockStep cross_entropy(const Shape& shape) {
   const double vocabulary = static_cast<double>(shape.vocabulary);
   if (library == Library::kLiger) {  // the gradient of the hidden states; while it is made, some logits
     step.kept_for_input_gradient = blocks::bytes_of(shape, shape.tokens, shape.hidden);
-    step.transient_forward = tokens_at_a_time(shape) * vocabulary * shape.element;
+    // Liger's kernel makes the gradient in their place. PyTorch casts them to fp32 (torchtitan, components/loss.py;
+    // torchtune, modules/loss: logits.float()).
+    const bool casts = shape.plan->loss_parts > 0 && !is_single_precision(shape.dtype);
+    step.transient_forward =
+        tokens_at_a_time(shape) * vocabulary * (shape.element + (casts ? size_of(DType::kFp32) / units::B : 0));
     return step;
   }
-  step.kept_for_input_gradient = bytes_a_logit(shape, library) * static_cast<double>(shape.tokens) * vocabulary;
+  const double logits = static_cast<double>(shape.tokens) * vocabulary;
+  step.kept_for_input_gradient = bytes_a_logit(shape, library) * logits;
+  // Megatron's kernels work in place on a copy in fp32 (cross_entropy.py: -=, torch.exp(out=), grad_input), beside the
+  // logits, which the caller holds, and backward beside the gradient in their format.
+  if (library == Library::kDefault && !is_single_precision(shape.dtype)) {
+    step.transient_forward = step.transient_backward = logits * shape.element;
+  }
   return step;
 }
 

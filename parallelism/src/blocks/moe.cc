@@ -85,6 +85,20 @@ Bytes all_tokens(const Shape& shape, const LocalExperts& size) {
   return size.to_all ? size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1) : Bytes();
 }
 
+// What travels beside the rows of experts, in the order of the ranks or as single tokens: received beside rows in
+// experts' order, and backward so, too; on its way, rows of this rank's tokens beside it (Megatron-Core,
+// token_dispatcher.py).
+double received(const Shape& shape, const LocalExperts& size) {
+  if (size.to_all) return all_tokens(shape, size) / units::B;
+  if (size.one_copy) return size.imbalance * (size.exchanged / units::B);
+  return std::max(size.experts > 1 ? size.gathered / units::B : 0.0, shape.ep > 1 ? size.exchanged / units::B : 0.0);
+}
+// Forward, the first layer keeps experts' rows; backward these are a gradient.
+void add_received(const Shape& shape, BlockStep& step, const LocalExperts& size) {
+  step.transient_forward = received(shape, size);
+  step.transient_backward = received(shape, size) + size.gathered / units::B;
+}
+
 // `kind`: of the all-gather dispatcher, tokens of all ranks come together or their sums go back. Then, under sequence
 // parallelism, all ranks of one expert do the same.
 void exchange(const Shape& shape, std::vector<Call>& calls, const char* name, const LocalExperts& size,
@@ -231,7 +245,7 @@ BlockStep receive_rows(const Shape& shape, const LocalExperts& size, Beside besi
     blocks::reduce(shape, step.input_gradient, "moe.dispatch.backward", size.gathered, Axis::kExpertTensor);
   }
   exchange(shape, step.input_gradient, "moe.dispatch.backward", size, kFromExperts, beside);
-  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
+  add_received(shape, step, size);
   return step;
 }
 
@@ -261,7 +275,8 @@ BlockStep combine(const Shape& shape, const LocalExperts& size) {
                    Axis::kExpertTensor);
     sort_by_expert(shape, step.input_gradient, "moe.unsort.backward", size, size.to_experts);
   }
-  step.transient_forward = step.transient_backward = all_tokens(shape, size) / units::B;
+  add_received(shape, step, size);
+  step.transient_forward += size.gathered / units::B;  // the experts' outputs
   // The experts' outputs, for the gradient of the routing weights.
   step.kept_as = ActivationKind::kExperts;
   if (!shape.plan->weighted_activation) step.kept_for_input_gradient = bytes_of(shape, size.summed, size.width);
@@ -313,6 +328,10 @@ BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   backward("moe.unpermute.weights.sum.backward", {"sum", elements, fp32, 0, 1});
   backward("moe.unpermute.scale.cast.backward", {"cast", elements, fp32, 1, 1});
   step.calls_after_kept = step.forward.size();
+  // Forward, products in fp32 and the same in the order of tokens; backward, the gradient of such a product, and of both
+  // its factors.
+  step.transient_forward = 2 * 4 * static_cast<double>(elements);
+  step.transient_backward = 3 * 4 * static_cast<double>(elements);
   step.kept_as = ActivationKind::kExperts;
   step.kept_for_input_gradient = bytes_of(shape, size.rows, size.width);
   return step;
@@ -409,6 +428,9 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   step.kept_for_weight_gradient = held * (casts_again ? shape.element : operand);
   if (casts_again) step.cast_for_weight_gradient = held * operand;
   step.output_gradient = static_cast<double>(size.rows * out) * operand;
+  // Gradients of outputs and inputs, and the outputs' cast.
+  step.transient_backward = bytes_of(shape, size.rows, in + out);
+  if (quantized) step.transient_backward += static_cast<double>(size.rows * out) * operand_bytes(shape);
   const double biases = shape.model->bias ? static_cast<double>(size.experts * out) : 0;
   step.parameters.experts = weights + biases;
   if (quantized) step.parameters.quantized = step.parameters.quantized_experts = weights;

@@ -40,7 +40,7 @@ Block prediction_block(const Shape& shape) {
   using blocks::bytes_of;
   const std::int64_t tokens = shape.sharded_tokens, hidden = shape.hidden;
   Block block;
-  block.input = blocks::hidden_bytes(shape, tokens, hidden * shape.streams);
+  block.input = block.around = blocks::hidden_bytes(shape, tokens, hidden * shape.streams);
   BlockStep table = std::move(embedding_block(shape).steps.front());
   // The embedding's table, or one copy of it for all prediction layers: on another stage, where the loss has none.
   const bool copies = shape.plan->pp > 1 && !shape.model->ties_logits() && shape.prediction_layers > 0;

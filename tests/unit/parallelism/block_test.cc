@@ -303,6 +303,63 @@ TEST_F(GptLayer, AutocastCastsWeightsAndHiddenStates) {
   EXPECT_EQ(std::get<Operator>(step(layer(), "mlp.norm").forward.front().what).dtype, DType::kFp32);
 }
 
+// Megatron's cross-entropy holds fp32 logits, 4 bytes each, and for a while the logits or their gradient, 2 bytes. In
+// fp32 it works in place alone.
+TEST(EmbeddingAndLoss, LogitsStandBesideTheirCopyInFp32) {
+  const Model model = gpt(2, 8192, 64);
+  const auto loss = [&](Precision precision) {
+    return step(loss_block(Shape(model, {}, {8, 1, 1024, precision})), "loss.cross_entropy");
+  };
+  const double logits = 1024.0 * 50304;
+  EXPECT_DOUBLE_EQ(loss(Precision::kBf16).kept_for_input_gradient, 4 * logits);
+  EXPECT_DOUBLE_EQ(loss(Precision::kBf16).transient_forward, 2 * logits);
+  EXPECT_DOUBLE_EQ(loss(Precision::kBf16).transient_backward, 2 * logits);
+  EXPECT_DOUBLE_EQ(loss(Precision::kFp32).transient_forward, 0);
+  EXPECT_DOUBLE_EQ(loss(Precision::kFp32).transient_backward, 0);
+}
+
+// Hidden states of 512 x 512 in bf16 are x bytes. A gated MLP of 1,024: when the activation's backward pass runs, the
+// gradients of its output and of both inputs are there, 2 x each, and that of the hidden states, x, which goes around;
+// the second product's input, 2 x, is free. All that a layer keeps is 14 x (two norms, two products' inputs, queries,
+// keys and values, the attention's output, 4 x and 2 x of the MLP) and the log-sum-exp of 8 heads.
+TEST(Transients, GradientsOfAGatedMlp) {
+  const Model model = llama(2, 512, 8, 8, 1024);
+  const Training training{8, 1, 512, Precision::kBf16};
+  const double x = 2 * 512.0 * 512, lse = 4 * 512.0 * 8;
+  const Block layer = layer_block(Shape(model, {}, training), LayerKind{});
+  EXPECT_EQ(layer.around, x);
+  EXPECT_EQ(step(layer, "mlp.fc2").transient_backward, 2 * x);
+  EXPECT_EQ(step(layer, "mlp.activation").transient_backward, 3 * 2 * x);
+  EXPECT_EQ(step(layer, "mlp.fc1").transient_backward, (4 + 1) * x);
+  EXPECT_EQ(kept_bytes(layer, Recompute::kNone).after_forward, 14 * x + lse);
+  EXPECT_EQ(working_bytes(layer, Recompute::kNone, 0, false), (3 * 2 + 1 - 2) * x);
+  EXPECT_EQ(working_bytes(layer, Recompute::kFull, 0, false), (14 + 3 * 2 + 1 - 2) * x + lse);
+  // Where weight gradients come later, the second product's input and output gradient stay.
+  EXPECT_EQ(working_bytes(layer, Recompute::kNone, 0, true), (3 * 2 + 1 + 1) * x);
+
+  // Two tensor-parallel ranks under sequence parallelism: the second product has the output's gradient of both, and
+  // that of its input, half as wide; the first one the gradient of its output, input and input's gradient of both, and
+  // this rank's part of that.
+  const ParallelPlan sharded{.tp = 2, .sequence_parallel = true};
+  const Block part = mlp_block(Shape(model, sharded, training));
+  EXPECT_EQ(step(part, "mlp.fc2").transient_backward, (1 + 1) * x);
+  EXPECT_EQ(step(part, "mlp.fc1").transient_backward, (2 + 1 + 1 + 0.5) * x);
+}
+
+// 1,024 rows of 2 of 8 experts on each of 4 ranks, 2 x: what comes in from the ranks stands beside rows by experts, and
+// backward both are gradients. Experts of 1,024 have 4 x of each half and of the output.
+TEST(Transients, RowsOfAnAllToAll) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  const Block block = moe_block(Shape(model, {.dp = 8, .ep = 4}, {8, 1, 512, Precision::kBf16}));
+  const double x = 2 * 512.0 * 512;
+  EXPECT_EQ(step(block, "moe.receive").transient_forward, 2 * x);
+  EXPECT_EQ(step(block, "moe.receive").transient_backward, (2 + 2) * x);
+  EXPECT_EQ(step(block, "moe.combine").transient_forward, (2 + 2) * x);
+  EXPECT_EQ(step(block, "moe.activation").transient_backward, 3 * 4 * x);
+  EXPECT_EQ(step(block, "moe.fc1").transient_backward, (2 + 8) * x);
+}
+
 // Liger makes the logits of 256 tokens at a time (1,024 tokens, 32,000 of 8,192: four parts), turns them into their
 // gradient forward, and keeps the gradient of the hidden states.
 TEST(EmbeddingAndLoss, LigerNeverHasAllLogits) {
@@ -316,6 +373,11 @@ TEST(EmbeddingAndLoss, LigerNeverHasAllLogits) {
   EXPECT_DOUBLE_EQ(loss.transient_forward, 2.0 * 256 * 32000);
   EXPECT_THAT(names(loss.forward), ElementsAre("loss.cross_entropy"));
   EXPECT_TRUE(loss.input_gradient.empty());
+  // Eight parts by PyTorch, which casts them to fp32.
+  plan.loss_parts = 8;
+  EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.cross_entropy").transient_forward,
+                   (2.0 + 4) * 128 * 32000);
+  plan.loss_parts = 0;
   plan.loss_library = Library::kFlash2;
   EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.cross_entropy").kept_for_input_gradient,
                    2.0 * 2 * 1024 * 32000);
@@ -913,12 +975,14 @@ TEST(Experts, AnAllGatherBringsAllTokens) {
   EXPECT_THAT(moved(step(block, "moe.receive").input_gradient), scattered);
   EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
   EXPECT_TRUE(step(block, "moe.receive").forward.front().after_read);
-  // All tokens are there while rows are made of them, or while their sums wait for their reduction.
+  // All tokens are there while rows are made of them, or while their sums wait for their reduction; beside them the rows
+  // that experts have made, or rows' gradients.
+  const double of_rows = step(block, "moe.fc1").kept_for_weight_gradient;
+  EXPECT_EQ(step(block, "moe.receive").transient_forward, of_all);
+  EXPECT_EQ(step(block, "moe.combine").transient_forward, of_all + of_rows);
   for (const char* name : {"moe.receive", "moe.combine"}) {
-    EXPECT_EQ(step(block, name).transient_forward, of_all);
-    EXPECT_EQ(step(block, name).transient_backward, of_all);
+    EXPECT_EQ(step(block, name).transient_backward, of_all + of_rows);
   }
-  EXPECT_EQ(working_bytes(block, Recompute::kNone, 0), of_all);
   // As many rows of experts as by an all-to-all.
   const auto rows = [&](ExpertDispatch how) {
     plan.expert_dispatch = how;

@@ -329,6 +329,16 @@ TEST(ScheduleFacts, MostHeldCountsWhatABackwardPassNeeds) {
   EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), std::vector<ChunkBytes>{{10, 0, 6, 0, 12}}), 12);
   EXPECT_EQ(most_held(listed({{F, 0, 0}, {I, 0, 0}, {W, 0, 0}}), std::vector<ChunkBytes>{{10, 4, 6, 0, 12}}), 16);
 }
+// The loss needs 3 at the end of its forward pass, beside what that keeps, or 5 at the beginning of its backward pass.
+// Beside a forward pass, that is before this one keeps anything.
+TEST(ScheduleFacts, MostHeldCountsWhatALossNeeds) {
+  const std::vector<ChunkBytes> forward = {{10, 0, 6, 0, 0, 3, 0}}, backward = {{10, 0, 6, 0, 0, 0, 5}};
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), forward), 13);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0}, {B, 1, 0}}), forward), 23);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {B, 0, 0}}), backward), 15);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0, true}, {B, 1, 0}}), forward), 17);
+  EXPECT_EQ(most_held(listed({{F, 0, 0}, {F, 1, 0}, {B, 0, 0, true}, {B, 1, 0}}), backward), 15);
+}
 
 TEST(Schedules, AnUnknownNameNamesTheNearest) {
   EXPECT_THAT(to_text(pipeline_schedule("interleave").error()),
