@@ -152,9 +152,9 @@ struct StepRange {
 // From the last to the first.
 std::vector<StepRange> recomputed_steps(const Block& block, Recompute recompute, ModuleSet modules);
 // The most that a backward pass has at one time beyond what is kept of the block when it begins: what the step needs
-// that runs (BlockStep, transient_backward), and what the forward pass did not keep of the steps of one range, less what
-// the steps behind it have freed. `splits`: the pass computes input gradients alone, so that what weight gradients need
-// stays.
+// that runs (BlockStep, transient_backward), and what the forward pass did not keep of the steps of one range, less
+// what the steps behind it have freed. `splits`: the pass computes input gradients alone, so that what weight gradients
+// need stays.
 double working_bytes(const Block& block, Recompute recompute, ModuleSet modules, bool splits);
 // The same of a forward pass that keeps what a backward pass needs: what its last steps need on top.
 double forward_transient(const Block& block);

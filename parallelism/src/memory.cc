@@ -17,10 +17,10 @@
 namespace ns_dist {
 namespace {
 
-// Workspaces that PyTorch allocates: on Hopper 32 MiB each for cuBLAS and cuBLASLt (ATen/cuda/CublasHandlePool.cpp), and
-// TransformerEngine's, 32 MiB for products and for each of four streams of grouped ones (pytorch/module/base.py,
-// get_cublas_workspace_size_bytes), rounded up. In 17 of 21 steps that we measured (compute_model/measurements/steps.csv,
-// without TransformerEngine) 50 to 200 MiB are allocated beyond all else.
+// Workspaces that PyTorch allocates: on Hopper 32 MiB each for cuBLAS and cuBLASLt (ATen/cuda/CublasHandlePool.cpp),
+// and TransformerEngine's, 32 MiB for products and for each of four streams of grouped ones (pytorch/module/base.py,
+// get_cublas_workspace_size_bytes), rounded up. In 17 of 21 steps that we measured
+// (compute_model/measurements/steps.csv, without TransformerEngine) 50 to 200 MiB are allocated beyond all else.
 constexpr Bytes kFramework = 256 * units::MiB;
 
 // NCCL's buffers on a GPU for a group that runs collectives: 544 MiB for two ranks and 688 MiB for more, on four A100

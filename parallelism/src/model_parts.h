@@ -56,8 +56,8 @@ struct ModelPart {
   // Bytes on top of what is kept: while its backward pass runs, or its input gradient where that is a pass of its own;
   // in forward passes alone, all. transient: while its forward pass runs, which keeps the rest.
   double working = 0, working_of_split = 0, transient = 0;
-  double cached = 0;   // Block::cached
-  double logged = 0;   // Block::logged
+  double cached = 0;                                             // Block::cached
+  double logged = 0;                                             // Block::logged
   std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
 };
 

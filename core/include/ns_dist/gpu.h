@@ -58,7 +58,7 @@ struct Gpu {
   // 1830 MHz).
   RateTable tensor, vector;
   std::string memory_type;  // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
-  Bytes memory;  // that a program can have: of GDDR with ECC in line, 1/16 less than the data sheet's
+  Bytes memory;             // that a program can have: of GDDR with ECC in line, 1/16 less than the data sheet's
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache, shared_memory_per_sm, registers_per_sm;
   Watts board_power;

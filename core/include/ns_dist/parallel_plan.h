@@ -196,12 +196,12 @@ struct ParallelPlan {
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
   Library loss_library = Library::kDefault;  // of cross-entropy; see loss_library_of
-  std::int64_t loss_parts = 0;     // of "liger": of a microbatch's tokens, one after the other; 0: as Liger divides them
-  std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
-  bool kv_cache = false;           // keys and values of all layers stay, under forward passes alone
-  bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
-  bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
-  bool written_out = false;        // a kernel for each operation that the model's class writes out
+  std::int64_t loss_parts = 0;    // of "liger": of a microbatch's tokens, one after the other; 0: as Liger divides them
+  std::int64_t loss_metrics = 0;  // cross-entropies in eager mode beside the loss, of each microbatch, for the log
+  bool kv_cache = false;          // keys and values of all layers stay, under forward passes alone
+  bool fused_kernels = true;      // elementwise operations of a layer are fused; off: a kernel for each
+  bool split_softmax = false;     // of scores that are stored: scale, mask and softmax are a kernel each
+  bool written_out = false;       // a kernel for each operation that the model's class writes out
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
@@ -475,12 +475,14 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .names = kLossLibraries,
          .in_reports = kOptional},
         plan.loss_library);
-  visit({.name = "plan/loss_parts",
-         .help = "of plan/loss_library=liger: parts of a microbatch's tokens whose logits PyTorch makes one after the other",
-         .default_text = "as many as Liger's kernel",
-         .least = 0,
-         .in_reports = kOptional},
-        plan.loss_parts);
+  visit(
+      {.name = "plan/loss_parts",
+       .help =
+           "of plan/loss_library=liger: parts of a microbatch's tokens whose logits PyTorch makes one after the other",
+       .default_text = "as many as Liger's kernel",
+       .least = 0,
+       .in_reports = kOptional},
+      plan.loss_parts);
   visit({.name = "plan/loss_metrics",
          .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
          .least = 0,

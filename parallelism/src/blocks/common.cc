@@ -257,7 +257,8 @@ BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer) 
   const double outputs = static_cast<double>(all_rows * out), inputs = static_cast<double>(all_rows * in);
   step.transient_backward = inputs * shape.element + (quantized ? outputs * operand_bytes(shape) : 0);
   if (split != Split::kRow || (comes_together && !quantized)) step.transient_backward += outputs * shape.element;
-  if (split == Split::kRow && shape.dropout) step.transient_backward += static_cast<double>(gradient_rows * out) * shape.element;
+  if (split == Split::kRow && shape.dropout)
+    step.transient_backward += static_cast<double>(gradient_rows * out) * shape.element;
   if (split == Split::kColumn && comes_together) step.transient_backward += inputs * operand + held * shape.element;
   step.parameters.dense = weights + (layer.bias ? static_cast<double>(groups * out) : 0);
   if (quantized) step.parameters.quantized = weights;

@@ -328,8 +328,8 @@ BlockStep sum_rows(const Shape& shape, const LocalExperts& size) {
   backward("moe.unpermute.weights.sum.backward", {"sum", elements, fp32, 0, 1});
   backward("moe.unpermute.scale.cast.backward", {"cast", elements, fp32, 1, 1});
   step.calls_after_kept = step.forward.size();
-  // Forward, products in fp32 and the same in the order of tokens; backward, the gradient of such a product, and of both
-  // its factors.
+  // Forward, products in fp32 and the same in the order of tokens; backward, the gradient of such a product, and of
+  // both its factors.
   step.transient_forward = 2 * 4 * static_cast<double>(elements);
   step.transient_backward = 3 * 4 * static_cast<double>(elements);
   step.kept_as = ActivationKind::kExperts;

@@ -335,7 +335,7 @@ TEST(Transients, GradientsOfAGatedMlp) {
   EXPECT_EQ(working_bytes(layer, Recompute::kNone, 0, false), (3 * 2 + 1 - 2) * x);
   EXPECT_EQ(working_bytes(layer, Recompute::kFull, 0, false), (14 + 3 * 2 + 1 - 2) * x + lse);
   // Where weight gradients come later, the second product's input and output gradient stay.
-  EXPECT_EQ(working_bytes(layer, Recompute::kNone, 0, true), (3 * 2 + 1 + 1) * x);
+  EXPECT_EQ(working_bytes(mlp_block(Shape(model, {}, training)), Recompute::kNone, 0, true), (3 * 2 + 1) * x);
 
   // Two tensor-parallel ranks under sequence parallelism: the second product has the output's gradient of both, and
   // that of its input, half as wide; the first one the gradient of its output, input and input's gradient of both, and
@@ -975,8 +975,8 @@ TEST(Experts, AnAllGatherBringsAllTokens) {
   EXPECT_THAT(moved(step(block, "moe.receive").input_gradient), scattered);
   EXPECT_THAT(names(step(block, "moe.receive").forward), ElementsAre("moe.permute"));
   EXPECT_TRUE(step(block, "moe.receive").forward.front().after_read);
-  // All tokens are there while rows are made of them, or while their sums wait for their reduction; beside them the rows
-  // that experts have made, or rows' gradients.
+  // All tokens are there while rows are made of them, or while their sums wait for their reduction; beside them the
+  // rows that experts have made, or rows' gradients.
   const double of_rows = step(block, "moe.fc1").kept_for_weight_gradient;
   EXPECT_EQ(step(block, "moe.receive").transient_forward, of_all);
   EXPECT_EQ(step(block, "moe.combine").transient_forward, of_all + of_rows);

@@ -340,7 +340,8 @@ TEST(Memory, FirstGradientsTakeTheActivationsPlace) {
 // weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 // One microbatch in low precision alone: gradients take the place of activations, but for the first one, of the logits'
 // projection, which a loss of a part of the tokens at a time makes forward, beside all that 32 layers keep: 14 hidden
-// states and the log-sum-exp of 8 heads each, and two of the end and the loss's gradient. Liger has logits of 16 tokens.
+// states and the log-sum-exp of 8 heads each, and two of the end and the loss's gradient. Liger has logits of 16
+// tokens.
 TEST(Memory, TheFirstGradientIsThereBesideAllActivations) {
   Model model = llama(32, 512, 8, 8, 1024);
   model.vocabulary = 256'000;
@@ -557,8 +558,9 @@ TEST(Memory, RecomputationKeepsInputsAndOneLayer) {
 }
 
 // GPipe and looped breadth-first run every loss before the first backward pass: as many logits as microbatches, 4 sv
-// bytes each, with two inputs of 2 sbh, and of the one that runs the logits in their format, too. Of other schedules the
-// last stage has one at a time; the first one of a vee has it, too. When a layer is computed again, one loss is over.
+// bytes each, with two inputs of 2 sbh, and of the one that runs the logits in their format, too. Of other schedules
+// the last stage has one at a time; the first one of a vee has it, too. When a layer is computed again, one loss is
+// over.
 TEST(Memory, LogitsAreHeldFromTheForwardToTheBackwardPass) {
   using enum ActivationKind;
   const Training training{8, 1, 2048, Precision::kFp16};
