@@ -507,7 +507,7 @@ TEST(SearchCommand, AGpuWithoutAPriceIsNotCompared) {
 TEST(SearchCommand, ATableTellsWhatIsTightAndWhatWouldHelp) {
   const std::string page = run_command(
                                "ns-dist search --model llama3-8b --gpu h100 --gpus 8,16 --global-batch 480 --framework "
-                               "llm-foundry --micro-batch 1 --sensitivity")
+                               "llm-foundry --micro-batch 1 --seq 8704 --sensitivity")
                                .out;
   EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 8 zero 3, tight"));
   EXPECT_THAT(page, HasSubstr("tp 1 pp 1 dp 16 zero 3 *"));

@@ -697,6 +697,19 @@ TEST(Resolve, ARemedySaysWhatWasNamedOtherwise) {
   expect_that_the_remedy_fits(std::move(spec));
 }
 
+// DeepSeek-V3 was trained so on 2,048 H800 of 80 GB (arXiv 2412.19437, s.3.1 and 3.2), with one layer beside the loss.
+TEST(Resolve, DeepSeeksOwnPlanFits) {
+  ScenarioSpec spec;
+  spec.set("model", "deepseek-v3").set("machine/gpu", "h800").set("machine/nodes", 256).set("framework", "hai-llm");
+  spec.set("plan/pp", 16).set("plan/ep", 64).set("plan/schedule", "dualpipe").set("plan/last_stage_layers", 1);
+  spec.set("training/dtype", "fp8-block").set("training/mtp", true).set("training/global_batch", 15360);
+  const Scenario scenario = resolved(spec);
+  const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training);
+  ASSERT_TRUE(memory) << to_text(memory.error());
+  EXPECT_EQ(scenario.plan.dp, 128);
+  EXPECT_LE(memory->device(), scenario.cluster.gpu.memory);
+}
+
 // More GPUs may lie otherwise in their nodes: 128 ranks in two racks of 64, not of 72.
 TEST(Resolve, ARemedyOnRacksFillsThem) {
   ScenarioSpec spec;
