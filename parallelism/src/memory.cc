@@ -241,6 +241,15 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
       const double there = in_parts ? kept + loss_forward : kept - loss + working;
       beside = min(whole_sums, first) + there * units::B - used.activations;
     }
+    // When the first layer runs backward, all gradients but its own and the embedding's are there.
+    if (layers.largest_parameters > 0 && !layers.chunks.empty()) {
+      const double count = std::max(1.0, layers.layer_parameters / layers.largest_parameters);
+      const double share = held.total() > 0 ? layers.largest_parameters / held.total() : 0;
+      const double table =
+          plan.lora_rank == 0 && !shape.model->ties_logits() && held.total() > 0 ? shape.table() / held.total() : 0;
+      const Bytes there = std::max(0.0, 1 - share - table) * whole_sums;
+      beside = max(beside, there + ((kept - loss) / count + working) * units::B - used.activations);
+    }
     return max(max(Bytes(), whole_sums - used.activations), beside);
   };
   if (shards_gradients(plan) || offloads_gradients(plan)) {

@@ -318,6 +318,8 @@ TEST(Memory, ShardsInLowPrecisionAlone) {
 
 // FSDP has no gradient before the first backward pass (zero_grad, set_to_none). Where a step is one microbatch, shards
 // of gradients come as activations go: the peak has the larger of both. A second microbatch finds all shards there.
+// Where activations are fewer, the first layer's backward pass runs beside all but its own and the table's: in hidden
+// states x, its input, 8 and 3 of an MLP's width that it keeps, and 2 of these and 1 of gradients beyond what is free.
 TEST(Memory, FirstGradientsTakeTheActivationsPlace) {
   const Model model = llama(32, 4096, 32, 32, 11008);
   const double all = 6'738'415'616, root = 2 * 32'000.0 * 4096 + 4096, layer = (all - root) / 32;
@@ -333,11 +335,11 @@ TEST(Memory, FirstGradientsTakeTheActivationsPlace) {
   plan.recompute = Recompute::kFull;
   const StageMemory again = memory_budget(model, plan, {2, 1, 4096, Precision::kBf16})->stages[0];
   ASSERT_LT(again.activations / B, shards);
-  EXPECT_NEAR((again.gradients + again.activations) / B, whole + shards, 1);
+  const double x = 2 * 4096.0 * 4096, width = 2 * 4096.0 * 11008, first = layer + 32'000.0 * 4096;
+  const double works = (1 + 8) * x + 3 * width + 2 * width + x + 4 * 4096.0 * 32;
+  EXPECT_NEAR((again.gradients + again.activations) / B, whole + shards - 4 * first / 2 + works, 1);
 }
 
-// QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
-// weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 // One microbatch in low precision alone: gradients take the place of activations, but for the first one, of the logits'
 // projection, which a loss of a part of the tokens at a time makes forward, beside all that 32 layers keep: 14 hidden
 // states and the log-sum-exp of 8 heads each, and two of the end and the loss's gradient. Liger has logits of 16
@@ -353,6 +355,19 @@ TEST(Memory, TheFirstGradientIsThereBesideAllActivations) {
   EXPECT_EQ((stage.activations + stage.gradients) / B, kept + 2 * 16 * 256'000.0 + 2 * 256'000.0 * 512);
 }
 
+// When the first of 32 layers is computed again, the gradients of all others are there, and of the end. It keeps its
+// input, x, and works on 19 x and the log-sum-exp of 8 heads (Transients.GradientsOfAGatedMlp).
+TEST(Memory, TheFirstLayersWorkIsBesideAllOtherGradients) {
+  Model model = llama(32, 512, 8, 8, 1024);
+  model.vocabulary = 128;
+  ParallelPlan plan{.zero = ZeroStage::kNone, .recompute = Recompute::kFull};
+  plan.weights = WeightStorage::kLow, plan.grad_accumulation = GradAccumulation::kLow, plan.vocabulary_multiple = 1;
+  const StageMemory stage = memory_budget(model, plan, {1, 1, 512, Precision::kBf16})->stages[0];
+  const double layer = 4 * 512.0 * 512 + 3 * 512.0 * 1024 + 2 * 512, table = 128.0 * 512, x = 2 * 512.0 * 512;
+  EXPECT_NEAR((stage.activations + stage.gradients) / B, 2 * (31 * layer + table + 512) + (1 + 19) * x + 4 * 512.0 * 8,
+              1);
+}
+
 // FSDP sums the norm over the group that reduces its gradients.
 TEST(Memory, FsdpHasOneGroupOfItsReplicas) {
   const auto buffers = [](ZeroLibrary library) {
@@ -364,6 +379,8 @@ TEST(Memory, FsdpHasOneGroupOfItsReplicas) {
   EXPECT_EQ(buffers(ZeroLibrary::kDefault), 2 * 688 * units::MiB);
 }
 
+// QLoRA (arXiv 2305.14314, s. 3): 4.127 bits a weight of linear layers; tables and norms as they are. The largest
+// weight is whole while its product runs. PEFT's adapters in fp32 make no copies of what is frozen.
 TEST(Memory, LinearLayersFrozenIn4Bits) {
   const Model model = llama(32, 4096, 32, 32, 11008);
   const Training training{8, 1, 4096, Precision::kBf16};
