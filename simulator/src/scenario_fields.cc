@@ -430,8 +430,8 @@ FrameworkLimits::FrameworkLimits(const Scenario& before) : before_(before), fill
   }
   const auto add = [&](const Field& field, const auto& value) {
     const auto known = std::find(fields_.begin(), fields_.end(), field.name);
-    values_.push_back({&value, {}});
-    if (known != fields_.end()) values_.back().field = static_cast<std::size_t>(known - fields_.begin());
+    values_.emplace_back();
+    if (known != fields_.end()) values_.back() = {value, static_cast<std::size_t>(known - fields_.begin())};
   };
   visit_tables([&](const auto& table) { visit_fields(add, table); }, before);
 }
@@ -450,7 +450,7 @@ bool FrameworkLimits::has(const Scenario& after) const {
   auto next = values_.begin();
   const auto compare = [&](const Field&, const auto& value) {
     const Value& old = *next++;
-    if (!old.field || value == *static_cast<const std::decay_t<decltype(value)>*>(old.of_before)) return;
+    if (!old.field || value == *std::any_cast<std::decay_t<decltype(value)>>(&old.of_before)) return;
     if (std::string text = field_text(value); text != texts_[*old.field]) changed[*old.field] = std::move(text);
   };
   visit_tables([&](const auto& table) { visit_fields(compare, table); }, after);

@@ -1,6 +1,7 @@
 // What a spec names rather than writes, and how its texts are read.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <optional>
 #include <span>
@@ -62,7 +63,7 @@ class FrameworkLimits {
     bool broken = false;              // by `before`
   };
   struct Value {
-    const void* of_before;             // of the type that the visit of `after` has at the same place
+    std::any of_before;  // of the type that the visit of `after` has at the same place, where it has a field
     std::optional<std::size_t> field;  // in fields_
   };
   std::size_t number_of(std::string_view field);
