@@ -93,7 +93,8 @@ Result<PublishedRuns> read_runs(std::string_view json, const std::string& where)
       inner.note("tokens_per_s_per_gpu", "0 is no rate", "a number above 0");
     }
     if (has_step == has_rate) {
-      inner.note("", "a run was measured once", "\"step_time\" or \"tokens_per_s_per_gpu\"");
+      inner.note("", has_step ? "the measurement is there twice" : "the measurement is missing",
+                 "\"step_time\" or \"tokens_per_s_per_gpu\"");
     }
     if (run.cluster.empty() && run.gpu.empty()) {
       inner.note("", "key \"gpu\" is missing", "the id of a GPU, of a cluster (\"cluster\"), or both");

@@ -122,12 +122,10 @@ TEST(Fields, RunsFilesHaveAMachineAHostAndOneMeasurement) {
     const auto read = read_one(keys);
     return read ? "none" : to_text(read.error());
   };
-  for (const char* keys : {"", R"(, "step_time": "1 s", "tokens_per_s_per_gpu": 3)"}) {
-    EXPECT_NE(mistake_of(keys).find("a.json#/runs/0: a run was measured once; expected \"step_time\" or "
-                                    "\"tokens_per_s_per_gpu\""),
-              std::string::npos)
-        << mistake_of(keys);
-  }
+  EXPECT_EQ(mistake_of("").find("a.json#/runs/0: the measurement is missing; expected \"step_time\" or "), 0)
+      << mistake_of("");
+  const std::string twice = mistake_of(R"(, "step_time": "1 s", "tokens_per_s_per_gpu": 3)");
+  EXPECT_EQ(twice.find("a.json#/runs/0: the measurement is there twice; expected \"step_time\" or "), 0) << twice;
   EXPECT_NE(mistake_of(R"(, "tokens_per_s_per_gpu": -1)").find("tokens_per_s_per_gpu"), std::string::npos);
 }
 

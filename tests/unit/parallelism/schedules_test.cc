@@ -46,7 +46,11 @@ std::string order(const char* name, ScheduleShape shape, std::size_t stage) {
 }
 
 ScheduleFacts facts(const char* name, ScheduleShape shape) {
-  return *check(schedule(name).seats(shape), *schedule(name).orders(shape));
+  const auto orders = schedule(name).orders(shape);
+  const auto checked = orders ? check(schedule(name).seats(shape), *orders) : fail(orders.error());
+  if (checked) return *checked;
+  ADD_FAILURE() << name << ": " << to_text(checked.error());
+  return {};
 }
 
 std::string refusal(const char* name, ScheduleShape shape) { return to_text(schedule(name).orders(shape).error()); }
@@ -57,7 +61,25 @@ std::int64_t most(const ScheduleFacts& facts) {
 
 double longest_idle(const ScheduleFacts& facts) { return *std::max_element(facts.idle.begin(), facts.idle.end()); }
 
-// Huang et al. 2019, fig. 2c.
+// Every schedule on every small shape: it is refused, or each pass runs once and no stage waits forever.
+TEST(Schedules, EndOnEveryShape) {
+  for (const PipelineSchedule* each : pipeline_schedules()) {
+    for (std::int64_t stages = 1; stages <= 8; ++stages) {
+      for (std::int64_t microbatches = 1; microbatches <= 16; ++microbatches) {
+        for (std::int64_t chunks = 1; chunks <= 4; ++chunks) {
+          const ScheduleShape shape{stages, microbatches, chunks};
+          if (chunks < each->least_chunks || (each->most_chunks != 0 && chunks > each->most_chunks)) continue;
+          const auto orders = each->orders(shape);
+          if (!orders) continue;
+          const auto checked = check(each->seats(shape), *orders);
+          EXPECT_TRUE(checked) << each->name << " " << stages << " x " << microbatches << " x " << chunks << ": "
+                               << to_text(checked.error());
+        }
+      }
+    }
+  }
+}
+
 // Whoever names no schedule has Megatron-LM's: 1F1B, and the interleaved one for several chunks.
 TEST(Schedules, OfNobodysChoiceAreMegatrons) {
   EXPECT_EQ(schedule_for(1).name, "1f1b");
