@@ -118,16 +118,6 @@ Style style_of(std::FILE* stream) {
   return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};
 }
 
-std::string with_commas(std::int64_t value) {
-  std::string digits = fmt::format("{}", value);
-  const std::size_t first = value < 0 ? 1 : 0;
-  for (std::size_t i = digits.size(); i > first + 3;) {
-    i -= 3;
-    digits.insert(i, ",");
-  }
-  return digits;
-}
-
 std::string bytes_text(Bytes bytes) {
   const double gib = bytes / units::GiB;
   if (gib >= 0.95) return fmt::format("{:.1f} GiB", gib);

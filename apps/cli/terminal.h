@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/result.h"
 #include "ns_dist/units.h"
 
@@ -36,9 +37,7 @@ struct Style {
 // (no-color.org) or TERM=dumb.
 Style style_of(std::FILE* stream);
 
-// "535,903"; "38.2 GiB".
-std::string with_commas(std::int64_t value);
-std::string bytes_text(Bytes bytes);
+std::string bytes_text(Bytes bytes);     // "38.2 GiB"
 std::string energy_text(Joules energy);  // "1.645 kWh", "522.9 MWh", "36.2 GWh"
 
 }  // namespace ns_dist::cli

@@ -7,6 +7,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
 namespace {
@@ -22,15 +23,6 @@ tl::unexpected<Error> fail_at(const Field& field, Error error, std::string hint 
   error.where = field.name;
   if (!hint.empty()) error.hint = std::move(hint);
   return fail(std::move(error));
-}
-
-std::string with_commas(std::int64_t value) {
-  std::string digits = fmt::format("{}", value);
-  for (std::size_t i = digits.size(); i > 3;) {
-    i -= 3;
-    digits.insert(i, ",");
-  }
-  return digits;
 }
 
 }  // namespace
