@@ -499,9 +499,4 @@ Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, c
   return StepPlanner(model, plan, training, pipeline, model_parts(model, plan, training, cache)).run();
 }
 
-Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training) {
-  NS_TRY(const StepProgram program, plan_program(model, plan, training));
-  return expand(program).graph;
-}
-
 }  // namespace ns_dist

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "ns_dist/collective.h"
-#include "ns_dist/execution_graph.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/mesh.h"
 #include "ns_dist/model.h"
@@ -98,8 +97,5 @@ StepFlops step_flops(const Model& model, const ParallelPlan& plan, const Trainin
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training);
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training,
                                  PlanCache& cache);
-
-// The same, every pass of every microbatch written out.
-Result<ExecutionGraph> plan_step(const Model& model, const ParallelPlan& plan, const Training& training);
 
 }  // namespace ns_dist

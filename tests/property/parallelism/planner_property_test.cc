@@ -11,6 +11,7 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "support/planned_graph.h"
 #include "support/random_layouts.h"
 
 namespace ns_dist {
@@ -109,7 +110,7 @@ Question any_question() {
 RC_GTEST_PROP(Planner, APlanThatChecksIsPlannedWithoutACircle, ()) {
   const Question q = any_question();
   const bool fine = check_plan(q.model, q.plan, q.training).has_value();
-  const auto graph = plan_step(q.model, q.plan, q.training);
+  const auto graph = planned_graph(q.model, q.plan, q.training);
   RC_ASSERT(graph.has_value() == fine);
   RC_ASSERT(memory_budget(q.model, q.plan, q.training).has_value() == fine);
   if (!fine) return;
@@ -132,7 +133,7 @@ RC_GTEST_PROP(Planner, APlanThatChecksIsPlannedWithoutACircle, ()) {
 // Each microbatch passes every layer once forward and once backward, whatever the schedule and the stages.
 RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
   const Question q = any_question();
-  const auto graph = plan_step(q.model, q.plan, q.training);
+  const auto graph = planned_graph(q.model, q.plan, q.training);
   if (!graph) return;
   std::map<std::pair<int, int>, int> forward, backward;
   for (const GraphNode& node : graph->nodes()) {

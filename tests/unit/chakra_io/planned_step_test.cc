@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "ns_dist/planner.h"
+#include "support/planned_graph.h"
 #include "unit/chakra_io/traces.h"
 
 namespace ns_dist {
@@ -72,7 +72,7 @@ TEST(PlannedStep, EveryRankRunsItToItsEnd) {
     SCOPED_TRACE(each.name);
     const Training training{
         .global_batch = 8 * each.plan.dp, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
-    const auto graph = plan_step(small_model(each.tied), each.plan, training);
+    const auto graph = planned_graph(small_model(each.tied), each.plan, training);
     ASSERT_TRUE(graph) << to_text(graph.error());
     // Durations that differ from work to work, so that streams race.
     const auto duration = [&](NodeId node) { return (1 + (index(graph->node(node).work) * 37) % 11) * units::us; };
@@ -129,7 +129,7 @@ TEST(PlannedStep, ReplayAgreesWithTheTimelineWhereStreamsDoNotOverlap) {
   plan.pp = 1;
   plan.sequence_parallel = false;  // all-reduces beside weight gradients: two slots, as on the GPU
   const Training training{.global_batch = 4, .micro_batch = 1, .sequence = 32, .precision = Precision::kBf16};
-  const auto graph = plan_step(small_model(true), plan, training);
+  const auto graph = planned_graph(small_model(true), plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   const auto duration = [&](NodeId node) { return (1 + (index(graph->node(node).work) * 37) % 11) * units::us; };
   const Timeline timeline = timeline_of(*graph, duration);

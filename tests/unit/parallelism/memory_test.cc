@@ -66,7 +66,7 @@ TEST(Memory, OneReplicaSharesNothing) {
     const auto answer = [&](ZeroStage zero, ZeroLibrary library = ZeroLibrary::kDefault) {
       const ParallelPlan plan{.tp = 2, .dp = ranks, .zero = zero, .zero_library = library, .sequence_parallel = true};
       return std::pair(memory_budget(model, plan, training)->peak() / B,
-                       plan_step(model, plan, training)->node_count());
+                       plan_program(model, plan, training)->node_count());
     };
     const auto first = answer(ZeroStage::kOptimizer);
     EXPECT_EQ(answer(ZeroStage::kGradients) == first, ranks == 1);

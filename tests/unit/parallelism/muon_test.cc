@@ -8,6 +8,7 @@
 #include "ns_dist/parameters.h"
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
+#include "support/planned_graph.h"
 #include "weight_matrices.h"
 
 namespace ns_dist {
@@ -22,7 +23,7 @@ struct Update {
 };
 // Sums over the representatives of all stages.
 Update update_of(const Model& model, const ParallelPlan& plan, const Training& training = {8, 1, 512}) {
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
   Update update;
   if (!graph) return update;
@@ -177,8 +178,8 @@ TEST(Muon, Buffers) {
 TEST(Muon, RefusesWhatSplitsMatrices) {
   const Model model = llama(1, 512, 8, 8, 2048);
   const auto refused = [&](const ParallelPlan& plan) {
-    const auto graph = plan_step(model, plan, {8, 1, 512, Precision::kBf16});
-    return graph ? std::string() : graph.error().where + ": " + graph.error().hint;
+    const auto program = plan_program(model, plan, {8, 1, 512, Precision::kBf16});
+    return program ? std::string() : program.error().where + ": " + program.error().hint;
   };
   EXPECT_EQ(refused({.dp = 2, .zero = ZeroStage::kParameters, .optimizer = OptimizerKind::kMuon}),
             "plan/zero: use plan/zero=1, or plan/optimizer=adam");

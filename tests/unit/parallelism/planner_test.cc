@@ -10,6 +10,7 @@
 #include "ns_dist/parameters.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "parallelism_models.h"
+#include "support/planned_graph.h"
 
 namespace ns_dist {
 namespace {
@@ -47,7 +48,7 @@ Totals totals(const ExecutionGraph& graph) {
 }
 
 ExecutionGraph planned(const Model& model, const ParallelPlan& plan, const Training& training) {
-  auto graph = plan_step(model, plan, training);
+  auto graph = planned_graph(model, plan, training);
   EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
   return *std::move(graph);
 }
@@ -1279,7 +1280,7 @@ TEST(Kinds, StagesHoldTheLayersOfTheirPlaces) {
   model.moe = Experts{8, 2, 1024, 0, 0, 1};
   model.moe->layers = {.every = 2, .listed = {}};
   const ParallelPlan plan{.pp = 2};
-  const auto graph = plan_step(model, plan, {2, 1, 128, Precision::kBf16});
+  const auto graph = planned_graph(model, plan, {2, 1, 128, Precision::kBf16});
   ASSERT_TRUE(graph) << to_text(graph.error());
   std::map<std::pair<std::string, int>, int> count;
   for (const GraphNode& node : graph->nodes()) {
@@ -1321,7 +1322,7 @@ TEST(Prediction, AddsItsLayerProjectionAndLoss) {
   EXPECT_EQ(with_memory->stages[0].activations, plain_memory->stages[0].activations);
 
   training.mtp = true;
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   std::map<std::string, int> count;
   for (const GraphNode& node : graph->nodes()) ++count[graph->works()[index(node.work)].name];
@@ -1350,7 +1351,7 @@ TEST(Prediction, AStageOfItsOwnHoldsItAndItsTable) {
   model.prediction_layers = 1;
   Training training{8, 1, 128, Precision::kBf16, true};
   ParallelPlan plan{.pp = 4, .pipeline_layout = {"Ett|tt|m|L"}};
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   std::map<std::pair<std::string, std::int64_t>, int> count;
   for (const GraphNode& node : graph->nodes())

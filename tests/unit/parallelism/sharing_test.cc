@@ -11,6 +11,7 @@
 #include "ns_dist/parameters.h"
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
+#include "support/planned_graph.h"
 
 namespace ns_dist {
 namespace {
@@ -244,7 +245,7 @@ TEST_F(Context, HierarchyExchangesHeadsAndSendsKeys) {
   EXPECT_NEAR(pairs(core.forward) / share, 1, 1e-12);
   EXPECT_NEAR(pairs(core.input_gradient) / share, 1, 1e-12);
   // Ranks 0 to 3 exchange heads; the ring goes from each to the rank 4 further.
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   std::map<std::string, RankGroup> groups;
   for (const WorkItem& item : graph->works()) {
@@ -295,7 +296,7 @@ struct Traffic {
   std::map<std::string, int> count;
 };
 Traffic traffic_of(const Model& model, const ParallelPlan& plan, const Training& training) {
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
   Traffic traffic;
   for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
@@ -349,9 +350,9 @@ TEST(SharedWeights, ExpertsHaveAsManySets) {
   const Training training{32, 1, 256, Precision::kBf16};
   ParallelPlan plan{.dp = 32, .ep = 8};
   plan.shard = 8;  // 4 sets, 4 replicas of each expert
-  EXPECT_TRUE(plan_step(model, plan, training));
+  EXPECT_TRUE(plan_program(model, plan, training));
   plan.shard = 4;
-  const auto refused = plan_step(model, plan, training);
+  const auto refused = plan_program(model, plan, training);
   ASSERT_FALSE(refused);
   EXPECT_EQ(to_text(refused.error()),
             "plan/shard: 4 replicas of the experts make no 8 sets; expected a set for each of at most 4 replicas; use "
@@ -361,8 +362,8 @@ TEST(SharedWeights, ExpertsHaveAsManySets) {
 // A layer's weights come beside the layer before it: embedding, head and the first layer's are gathered before the
 // first layer begins.
 TEST(SharedWeights, ComeALayerAhead) {
-  const auto graph =
-      plan_step(llama(4, 512, 8, 8, 1024), {.dp = 8, .zero = ZeroStage::kParameters}, {8, 1, 256, Precision::kBf16});
+  const auto graph = planned_graph(llama(4, 512, 8, 8, 1024), {.dp = 8, .zero = ZeroStage::kParameters},
+                                   {8, 1, 256, Precision::kBf16});
   ASSERT_TRUE(graph) << to_text(graph.error());
   std::vector<bool> before(graph->node_count(), false);  // the first kernel of a layer
   const auto name = [&](std::uint32_t n) { return graph->work_of(NodeId{n}).name; };
@@ -400,7 +401,7 @@ TEST(SharedWeights, OfFsdp2) {
   EXPECT_EQ(traffic.count["weights.all_gather"], 2 * (2 * 4 + 2));  // embedding and loss forward only
   EXPECT_EQ(traffic.count["weights.unpack"], traffic.count["weights.all_gather"]);
   EXPECT_EQ(traffic.count.count("optimizer.zero_gradients"), 0u);
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   for (const WorkItem& item : graph->works()) {
     if (item.name != "gradients.pack") continue;
     EXPECT_EQ(std::get<Elementwise>(std::get<Operator>(item.work).kind).outputs, 2);
@@ -429,7 +430,7 @@ TEST(SharedWeights, AreCastWhereTheyCome) {
   const double quantized = 4 * (4 * 512.0 * 512 + 3 * 512.0 * 1024);
   const auto casts = [&](const ParallelPlan& plan, Precision precision) {
     std::map<std::string, double> elements;
-    const auto graph = plan_step(model, plan, {32, 2, 256, precision});
+    const auto graph = planned_graph(model, plan, {32, 2, 256, precision});
     EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
     for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
       const WorkItem& item = graph->work_of(NodeId{n});
@@ -513,7 +514,7 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
   model.moe = Experts{16, 2, 256, 0, 0, 0};
   const Training training{16, 1, 256, Precision::kBf16};
   ParallelPlan plan{.tp = 2, .dp = 4, .ep = 8, .etp = 1, .sequence_parallel = true};
-  const auto graph = plan_step(model, plan, training);
+  const auto graph = planned_graph(model, plan, training);
   ASSERT_TRUE(graph) << to_text(graph.error());
   const auto works = graph->works();
   const auto exchange =

@@ -4,8 +4,8 @@
 
 #include "costs.h"
 #include "ns_dist/fair_sharing.h"
-#include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "support/planned_graph.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -151,7 +151,7 @@ TEST(ComputeSlowdown, ASlowedCollectiveCopiesLess) {
 TEST(Sharing, NothingDemandedIsThePlainSchedule) {
   const Scenario scenario = small_scenario();
   const ParallelPlan plan{.tp = 2, .pp = 4, .dp = 2, .overlap_grad_reduce = true, .overlap_param_gather = true};
-  const auto graph = plan_step(scenario.model, plan, scenario.training);
+  const auto graph = planned_graph(scenario.model, plan, scenario.training);
   ASSERT_TRUE(graph);
   std::vector<Seconds> durations;
   for (std::size_t i = 0; i < graph->works().size(); ++i) durations.push_back((1.0 + static_cast<double>(i % 7)) * us);
