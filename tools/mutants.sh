@@ -298,7 +298,7 @@ moments in 8 bits are updated like those in fp32|parallelism/src/step_end.cc|s@p
 gathered keys are seen by all queries|parallelism/src/blocks/attention.cc|s@attention.causal ? seen - 0.5 : seen@2 * seen@|unit_parallelism
 a ring computes what lies outside a window|parallelism/src/blocks/attention.cc|s@  whole.query_length = local;@  whole.query_length = local, whole.window = 0;@|unit_parallelism
 FlashAttention-2 is as fast as exponentials are|compute_model/src/families/attention.cc|s@older ? Machine::kExponentials@false ? Machine::kExponentials@|unit_compute_model
-a rack has fewer ranks than the others|simulator/src/scenario.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
+a rack has fewer ranks than the others|simulator/src/machine_size.cc|s@if (ranks % nodes == 0 \&\&@if (false \&\&@|unit_simulator
 checkpoints hold moments in fp32|simulator/src/time_to_train.cc|s@bytes_per_parameter(dtype, plan.optimizer_state, plan.weights)@bytes_per_parameter(dtype, MomentType(), plan.weights)@|unit_simulator
 a checkpoint beside training counts at once|simulator/src/time_to_train.cc|s@restart += time.checkpoint;@restart += Seconds();@|unit_simulator
 training stands still for all GPUs' shares|simulator/src/time_to_train.cc|s@1 / gpus \* size / link@size / link@|unit_simulator
@@ -344,7 +344,7 @@ rows for the exchange are in no graph|parallelism/src/blocks/moe.cc|s@step.modul
 padded experts have places for tokens twice|parallelism/src/blocks/moe.cc|s@std::min(places, shape.sharded_tokens)@places@|unit_parallelism
 a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for_weight_gradient = step.output_gradient = 0;@@|unit_parallelism
 a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
-sliding windows travel around a ring|simulator/src/scenario.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
+sliding windows travel around a ring|simulator/src/plan_defaults.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
 stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
 factors of delayed scaling are agreed on before the last kernel|parallelism/src/layer_fragments.cc|s@if (kernel >= 0 \&\& @if (kernel < -1 \&\& @|unit_parallelism
 passes of weight gradients gather weights|parallelism/src/planner.cc|s@(loads \&\& plan_.reshard)@plan_.reshard@|unit_parallelism
@@ -415,8 +415,8 @@ measurements as forecast tell nothing of others|compute_model/src/kernel_calibra
 a forward pass keeps its loss for the next|parallelism/src/memory.cc|s@plan->passes == Passes::kForward ? 0 : chunk.loss@plan->passes == Passes::kForward ? chunk.loss : chunk.loss@|unit_parallelism
 an encoder caches keys|parallelism/src/blocks/attention.cc|s@  if (!shape.model->bidirectional) block.cached@  block.cached@|unit_parallelism
 smaller layers on the host take as much room|parallelism/src/memory.cc|s@(all - largest) \* kept.next_kept@(all - largest) * kept.most_kept@|unit_parallelism
-other links fill the nodes of a report|simulator/src/scenario.cc|s@gpus_of(cluster) == gpus_of(base->cluster)@gpus_of(cluster) == 0@|unit_simulator
-the same schedule resets its chunks|simulator/src/scenario.cc|s@schedule \&\& other_schedule \&\& !keeps_chunks@schedule \&\& (other_schedule or keeps_chunks)@|unit_simulator
+other links fill the nodes of a report|simulator/src/machine.cc|s@gpus_of(cluster) == gpus_of(base->cluster)@gpus_of(cluster) == 0@|unit_simulator
+the same schedule resets its chunks|simulator/src/plan_defaults.cc|s@schedule \&\& other_schedule \&\& !keeps_chunks@schedule \&\& (other_schedule or keeps_chunks)@|unit_simulator
 layers with a window have the heads of the others|core/src/model.cc|s@if (windowed \&\& model.windowed_heads) return@if (!windowed \&\& model.windowed_heads) return@|unit_core unit_parallelism
 decays of channels are as many as heads|parallelism/src/blocks/delta_net.cc|s@net.decay_rank > 0 ? heads \* net.key_dim : heads@heads@|unit_parallelism
 collectives without a group are numbered by themselves|chakra_io/src/replay.cc|s@node.group == kAllRanks ? of_rank : of_group@of_group + 0 * of_rank@|unit_chakra_io
@@ -461,7 +461,7 @@ the input gradient finds its weights made|parallelism/src/blocks/common.cc|s@{&s
 frozen weights are in fp32 under PEFT|core/include/ns_dist/parallel_plan.h|s@plan.weights == WeightStorage::kFp32 \&\& plan.lora_rank == 0@plan.weights == WeightStorage::kFp32@|unit_parallelism
 offloaded gradients stay|parallelism/src/memory.cc|s@stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1@stays = 1@|unit_parallelism
 shards in low precision are fp32|core/include/ns_dist/parallel_plan.h|s@is_fsdp(plan) \&\& plan.weights != WeightStorage::kLow@is_fsdp(plan)@|unit_parallelism
-a small node has a part of a port|simulator/src/scenario.cc|s@each = std::max(each, std::min(1.0, 1 / static_cast<double>(gpus)))@each = each@|unit_simulator
+a small node has a part of a port|simulator/src/machine_size.cc|s@each = std::max(each, std::min(1.0, 1 / static_cast<double>(gpus)))@each = each@|unit_simulator
 a known route keeps another server's|network_model/src/calibration.cc|s@if (knows_route \&\& (curve.cluster.empty()@if (false \&\& (curve.cluster.empty()@|unit_network_model
 a system is its first GPU's|network_model/src/learn/fit_rows.cc|s@std::pair(row.gpu, row.cluster), clusters@std::pair(std::string(), row.cluster), clusters@|unit_network_model
 adapters are compared with whole trainings|validation/src/nearest_runs.cc|s@if (a.adapters != b.adapters) sum += 4;@@|unit_validation

@@ -8,9 +8,11 @@
 
 #include "advice.h"
 #include "fewer_layers.h"
+#include "machine.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
+#include "plan_defaults.h"
 #include "scenario_fields.h"
 #include "step_times.h"
 

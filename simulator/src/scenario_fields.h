@@ -4,7 +4,6 @@
 #include <any>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,12 @@ struct References {
   std::optional<std::string> kernel_calibration;                   // the same of the GPU's kernels
 };
 
-// `before` with these fields set, and what follows from them: as resolve() makes it from a scenario with this plan.
-ParallelPlan with_fields(const ParallelPlan& before, std::span<const Assignment> assignments);
+// `found` in the catalog by the name in this field. Its errors say where the name was written, as the catalog cannot.
+template <class T>
+Result<T> named_by(std::string_view field, Result<T> found) {
+  if (!found && found.error().where.empty()) found.error().where = field;
+  return found;
+}
 
 // What a framework's limits may ask for, too, and nobody sets: the model's number of experts; whether all stages and
 // chunks have as many layers ("even", "uneven"; divides_without_rest); whether the key-value heads of a tensor-parallel
@@ -109,24 +112,6 @@ bool usual_sequence_parallel(const Scenario& scenario);
 // Whether another framework than the default one may set what follows from other fields: sequence parallelism of
 // deepspeed does not follow from tp. What is to hold beside it must be said.
 bool sets_what_follows(const Scenario& scenario);
-
-// cp_comm and cp_inner where nobody has set them. TransformerEngine has no ring of sliding windows
-// (context_parallel.py).
-ContextExchange usual_cp_comm(const Model& model);
-std::int64_t usual_cp_inner(const Scenario& scenario);
-// Sets cp_inner of `after` where that of `before` was the usual one, or was for another exchange of contexts.
-void follow_context(const Scenario& before, Scenario& after);
-// Whether the GPU's 8-bit products read operands of either layout: those of Ada and Hopper need the reduced dimension
-// innermost, those of Blackwell of data centers do not (TransformerEngine, nvte_is_non_tn_fp8_gemm_supported:
-// capability 10 and 11, not 12).
-bool usual_fp8_any_layout(const Scenario& scenario);
-
-// Where another plan runs: on the scenario's machine if its ranks fill that one, otherwise on one that resolve() opens
-// for it. Nothing where no flags give such a machine: it would have GPUs that no rank uses.
-std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan& plan);
-// What must be set, too, so that resolve() gives the plan that machine. Nothing where it does so by itself, or where
-// the machine has GPUs that no rank uses: that one follows from the plan.
-std::vector<Assignment> to_keep_machine(const Scenario& scenario, const ParallelPlan& plan);
 
 // What holds where nothing is named: the job that Narayanan et al. 2021 (s.5.1, table 1) made the yardstick.
 inline constexpr std::string_view kDefaultModel = "gpt3-175b", kDefaultGpu = "h100-sxm-80gb",

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "machine.h"
 #include "ns_dist/simulator.h"
+#include "plan_defaults.h"
 #include "scenario_fields.h"
 #include "support/run_command.h"
 #include "support/simulator_fakes.h"
