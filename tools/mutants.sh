@@ -325,7 +325,7 @@ a loss and a layer that is computed again are held together|parallelism/src/sche
 gradients in 16 bits are summed in fp32|parallelism/src/blocks/common.cc|s@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate@sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulateFp32@|unit_parallelism
 FlashAttention's loss keeps no gradient|parallelism/src/blocks/loss.cc|s@(forward ? 1 : 2) \* shape.element@1 * shape.element@|unit_parallelism
 pairs of passes are of one microbatch|parallelism/src/schedules/interleaved_order.cc|s@(in_pairs ? 1 : 0)@(in_pairs ? 0 : 0)@|unit_parallelism
-key-value heads do not bound tensor parallelism's hint|parallelism/src/check_plan.cc|s@ \&\& suits_keys(tp) \&\&@ \&\&@|unit_parallelism
+key-value heads do not bound tensor parallelism's hint|parallelism/src/tensor_parts.cc|s@ \&\& suits_keys(tp) \&\&@ \&\&@|unit_parallelism
 a node has the GPUs of its innermost level|core/include/ns_dist/cluster.h|s@while (inside < levels.size() \&\& !is_network@while (false \&\& !is_network@|unit_simulator
 a full machine asks for more GPUs before the host|simulator/src/memory_remedy.cc|s@const bool fills = rank_count@const bool fills = false \&\& rank_count@|unit_simulator
 a changed GPU finds another neighbor|compute_model/src/reference_gpu.cc|s@reference.sold ? reference.sold->machine : machine, machines@machine, machines@|unit_compute_model
@@ -350,7 +350,7 @@ factors of delayed scaling are agreed on before the last kernel|parallelism/src/
 passes of weight gradients gather weights|parallelism/src/planner.cc|s@(loads \&\& plan_.reshard)@plan_.reshard@|unit_parallelism
 stages sum a whole table that replicas share|parallelism/src/step_end.cc|s@shards_gradients(plan_) ? sharing_replicas(plan_, false) : 1@1@|unit_parallelism
 weights in fp32 come back from the host in 16 bits|parallelism/src/step_end.cc|s@const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;@const double weight = shape_.element;@|unit_parallelism
-sequence parallelism divides what other ranks have|parallelism/src/check_plan.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism
+sequence parallelism divides what other ranks have|parallelism/src/tensor_parts.cc|s@split ? training.sequence / plan.cp : training.sequence@training.sequence@|unit_parallelism
 nodes fail while training waits for one|simulator/src/time_to_train.cc|s@servers <= spares + 1@servers <= spares + 2@|unit_simulator
 checkpoints of adapters hold the model|simulator/src/time_to_train.cc|s@plan.lora_rank > 0 ? adapter_parameters@plan.lora_rank < 0 ? adapter_parameters@|unit_simulator
 a session serves other clusters|simulator/src/session.cc|s@scenario.cluster != machine_->cluster@scenario.cluster.id != machine_->cluster.id@|unit_simulator
