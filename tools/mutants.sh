@@ -44,7 +44,7 @@ an all-gather has the size of its result|core/src/astra_network.cc|s@gathers ? s
 a skewed router favours no expert|core/src/operator.cc|s@if (!(skew > 0)) return most;@if (skew >= 0) return most;@|unit_core
 a softmax goes backward with one input|core/src/operator.cc|s@(forward ? 1 : 2) \* count@(forward ? 1 : 1) * count@|unit_core
 the output of a convolution lacks a row and a column|core/src/operator.cc|s@d(op.stride)) + 1;@d(op.stride));@|unit_core
-a GPT-2's MLP is no wider than the model|core/src/hugging_face_families.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
+a GPT-2's MLP is no wider than the model|core/src/hugging_face/families_gpt.cc|s@{"n_inner"}, 4 \* model.hidden)@{"n_inner"}, 1 * model.hidden)@|unit_core
 a tile has no ramp|compute_model/src/families/gemm.cc|s@(k + ramp)@(k + 0 * ramp)@|unit_compute_model property_compute_model
 launches take seconds|compute_model/src/families/gemm.cc|s@return kLaunchAndDrain / machine.clock_rate@return kLaunchAndDrain / (1.5e9 + 0 * machine.clock_rate)@|unit_compute_model property_compute_model
 one copy of the weights stays in L2|compute_model/src/families/gemm.cc|s@copies = std::ceil(machine.l2 / std::max(b, 1.0))@copies = 1@|unit_compute_model property_compute_model
@@ -399,11 +399,11 @@ explained kernels have two operands|apps/cli/explain.cc|s@if (!streams) continue
 a report's layers stay as they were written|core/src/read_model.cc|s@std::sort(set.listed.begin(), set.listed.end())@void()@|unit_simulator
 steps of two machines are compared as those of one|simulator/src/step_difference.cc|s@if (err_together(from, to))@if (err_together(from, from))@|unit_simulator
 a plan on two networks errs by itself|simulator/src/step_difference.cc|s@rest.between = 0@rest.between *= 1@|unit_simulator unit_cli
-an unknown type has the norms of the nearest family|core/src/hugging_face.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
-windows of unknown types are those of Qwen|core/src/hugging_face.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
+an unknown type has the norms of the nearest family|core/src/hugging_face/config_file.cc|s@if (!as_read.delta) as_read.rotary = 1@if (false) as_read.rotary = 1@|unit_core
+windows of unknown types are those of Qwen|core/src/hugging_face/config_file.cc|s@as_read.windowed = .type.starts_with("qwen")@as_read.windowed = false@|unit_core
 a circle is looked for among the first ranks alone|chakra_io/src/replay.cc|s@step.next == awaited.ranks.size()@step.next == std::min<std::size_t>(1, awaited.ranks.size())@|unit_chakra_io
 collectives are numbered in the order of the file|chakra_io/src/lint.cc|s@if (!ascending) std::ranges::stable_sort(collectives_@if (false and !ascending) std::ranges::stable_sort(collectives_@|unit_chakra_io
-layers of a hybrid are one each|core/src/hugging_face_families.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
+layers of a hybrid are one each|core/src/hugging_face/families_hybrid.cc|s@model.layer_pattern += has_experts@model.layer_pattern.back() = has_experts@|unit_core
 steps on AMD's GPUs were compared|simulator/src/step_interval.cc|s@if (gpu.vendor != "nvidia" ..@if (@|unit_simulator
 fused attention runs on any GPU|simulator/src/warnings.cc|s@if (before_ampere) {@if (before_ampere and false) {@|unit_simulator
 uneven layers have no chunks|simulator/src/improvements.cc|s@(even .. layers % chunks != 0)@(layers % chunks != 0 and (even or true))@|unit_simulator
@@ -465,7 +465,7 @@ a small node has a part of a port|simulator/src/machine_size.cc|s@each = std::ma
 a known route keeps another server's|network_model/src/calibration.cc|s@if (knows_route \&\& (curve.cluster.empty()@if (false \&\& (curve.cluster.empty()@|unit_network_model
 a system is its first GPU's|network_model/src/learn/fit_rows.cc|s@std::pair(row.gpu, row.cluster), clusters@std::pair(std::string(), row.cluster), clusters@|unit_network_model
 adapters are compared with whole trainings|validation/src/nearest_runs.cc|s@if (a.adapters != b.adapters) sum += 4;@@|unit_validation
-lists of layers may be short|core/src/hugging_face_families.cc|s@if (entries.size() < layers) {@if (false) {@|unit_core
+lists of layers may be short|core/src/hugging_face/layers.h|s@if (entries.size() < layers) {@if (false) {@|unit_core
 the larger middle is the median|core/src/error_figures.cc|s@sorted.size() % 2 == 1@true@|unit_core
 END
 
