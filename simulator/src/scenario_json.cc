@@ -101,6 +101,7 @@ template <class Io>
 void fields(Io& io, Model& model) {
   io.model(model);
   io.unless_default("longest_sequence", model.longest_sequence);
+  io.unless_default("most_positions", model.most_positions);
   io.unless_default("warnings", model.warnings);
 }
 

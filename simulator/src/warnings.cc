@@ -383,6 +383,17 @@ std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
   return Warning{"idle_gpus", std::move(text)};
 }
 
+// A table of positions ends; rotary ones go on, but nobody trained the model with them.
+std::optional<Warning> beyond_positions(const Model& model, std::int64_t tokens) {
+  const bool learned = model.position == PositionKind::kLearned, rotary = model.position == PositionKind::kRotary;
+  const std::int64_t most = learned ? model.position_table : rotary ? model.most_positions : 0;
+  if (most == 0 || tokens <= most) return std::nullopt;
+  std::string text = fmt::format("sequences of {} tokens are longer than the ", tokens);
+  text += learned ? fmt::format("model's {} learned positions", most)
+                  : fmt::format("{} that the model's rotary positions are made for (max_position_embeddings)", most);
+  return Warning{"beyond_positions", std::move(text)};
+}
+
 }  // namespace
 
 std::vector<Warning> warnings(const Report& report, const Prediction& prediction) {
@@ -444,12 +455,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     std::string others = measured_elsewhere(*scenario.network.calibration, {&scenario.cluster.id, 1});
     if (!others.empty()) found.push_back({"calibration_of_others", std::move(others)});
   }
-  if (scenario.model.position == PositionKind::kLearned && scenario.model.position_table > 0 &&
-      scenario.training.sequence > scenario.model.position_table) {
-    found.push_back({"beyond_positions", fmt::format("sequences of {} tokens are longer than the model's {} learned "
-                                                     "positions",
-                                                     scenario.training.sequence, scenario.model.position_table)});
-  }
+  if (auto beyond = beyond_positions(scenario.model, scenario.training.sequence)) found.push_back(*std::move(beyond));
   return found;
 }
 

@@ -191,7 +191,9 @@ struct Model {
   double published_parameters = 0;            // 0: nothing published
   double published_parameters_tolerance = 0;  // relative; how many digits were published
   double published_active_parameters = 0;     // mixture of experts
-  bool longest_sequence = false;      // `sequence` is the longest that its file allows: most train with shorter ones
+  bool longest_sequence = false;  // `sequence` is the longest that its file allows: most train with shorter ones
+  // What rotary positions were made for, as a file of Hugging Face tells: the longest sequence; 0: not told.
+  std::int64_t most_positions = 0;
   std::vector<std::string> warnings;  // keys of its file that were ignored or read in another way
   // Whether the logits are made with the embedding's table. A classifier has none.
   bool ties_logits() const { return tied_embeddings && labels == 0; }

@@ -54,6 +54,12 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   if (type.find("gemma") != std::string::npos) as_read.tied = true;
   if (!known && has_no_gate(activation)) as_read.gated = false;
   family->read(reader, as_read, model);
+  if (model.position != PositionKind::kRotary) {
+    model.most_positions = 0;
+  } else if (model.most_positions == 0 &&  // of a reader that is not made of read_decoder
+             present(reader, first_of(reader, {"n_positions", "max_seq_len", "max_position_embeddings"}))) {
+    model.most_positions = model.sequence;
+  }
   if (active(reader, "cross_attention_layers")) {
     model.warnings.emplace_back("\"cross_attention_layers\" is left out: these layers attend to tokens of the text");
   }

@@ -29,26 +29,46 @@ void read_rope(JsonReader& reader, std::string_view key, const Read& read) {
   });
 }
 
-// Tokens of a pre-training sequence: what positions were stretched from, where a file says that.
-std::int64_t read_sequence(JsonReader& reader, const Family& family) {
-  constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  std::int64_t original = reader.integer(kOriginal, 1, kMostTokens, Presence::kOptional, 0);
+// What positions were stretched from, and by which factor, where a file says that.
+struct Stretching {
+  std::int64_t original = 0;
+  double factor = 1;
+};
+
+Stretching read_stretching(JsonReader& reader) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings", kFactor = "factor";
+  Stretching found;
+  found.original = reader.integer(kOriginal, 1, kMostTokens, Presence::kOptional, 0);
+  const auto read = [&](JsonReader& rope) {
+    if (present(rope, kOriginal)) found.original = rope.integer(kOriginal, 1, kMostTokens);
+    if (!rope.is_text(kFactor)) found.factor = rope.number(kFactor, 0, 1e9, Presence::kOptional, found.factor);
+  };
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     read_rope(reader, key, [&](JsonReader& rope) {
-      if (present(rope, kOriginal)) original = rope.integer(kOriginal, 1, kMostTokens);
-      // By kind of layer (transformers 5).
-      read_rope(rope, "full_attention", [&](JsonReader& whole) {
-        if (present(whole, kOriginal)) original = whole.integer(kOriginal, 1, kMostTokens);
-      });
+      read(rope);
+      read_rope(rope, "full_attention", read);  // by kind of layer (transformers 5)
     });
   }
-  if (original > 0) return original;
-  if (!present(reader, "seq_length") && !present(reader, "max_position_embeddings")) {
-    for (const std::string_view key : {"model_max_length", "max_seq_len", "max_sequence_length"}) {
-      if (present(reader, key)) return reader.integer(key, 1, kMostTokens);
-    }
-  }
-  return size_or(reader, family, {"seq_length", "max_position_embeddings"}, 2048, kMostTokens);
+  return found;
+}
+
+// Tokens of a pre-training sequence are those from which positions were stretched. What these were stretched to, the
+// file says, or the factor.
+void read_sequence(JsonReader& reader, const Family& family, Model& model) {
+  constexpr std::string_view kMost = "max_position_embeddings";
+  const Stretching stretching = read_stretching(reader);
+  const std::string_view key = first_of(reader, {"seq_length", kMost});
+  const std::string_view other = first_of(reader, {"model_max_length", "max_seq_len", "max_sequence_length"});
+  const bool is_other = !present(reader, key) && present(reader, other);
+  const std::int64_t told =
+      is_other ? reader.integer(other, 1, kMostTokens) : size_or(reader, family, {key}, 0, kMostTokens);
+  constexpr std::int64_t kUsual = 2048;
+  model.sequence = stretching.original > 0 ? stretching.original : told > 0 ? told : kUsual;
+  const std::int64_t most = key != kMost && present(reader, kMost) ? size(reader, family, {kMost}, kMostTokens) : told;
+  const double stretched =
+      stretching.factor * static_cast<double>(stretching.original > 0 ? stretching.original : most);
+  model.most_positions =
+      std::max<std::int64_t>(most, std::llround(std::min(stretched, static_cast<double>(kMostTokens))));
 }
 
 // Gates of attention's outputs: for each element, or for each head (Step-3.5; Laguna tells which).
@@ -114,7 +134,7 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
     model.ffn = all_experts ? size(reader, family, {"moe_intermediate_size"})
                             : size(reader, family, {"block_ff_dim", "intermediate_size"});
   }
-  model.sequence = read_sequence(reader, family);
+  read_sequence(reader, family, model);
   const std::string activation = activation_of(reader, family);
   if (!is_activation(activation)) {
     model.warnings.push_back(fmt::format("activation \"{}\" is not known: read as {}", shortened(activation),

@@ -753,6 +753,31 @@ TEST(HuggingFace, SequencesAreThoseBeforePositionsWereStretched) {
   EXPECT_THAT(warnings_of(*scaled), IsEmpty());
 }
 
+// "max_position_embeddings", or what a factor of a file makes of the positions that it stretches.
+TEST(HuggingFace, RotaryPositionsAreMadeForSoManyTokens) {
+  const auto most = [](const std::string& type, const std::string& more) {
+    const auto model = read(fmt::format(R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100{}}})",
+                                        type, more));
+    EXPECT_TRUE(model) << to_text(model.error());
+    return model->most_positions;
+  };
+  EXPECT_EQ(most("llama", ""), 0) << "not told";
+  EXPECT_EQ(most("qwen3", ""), 32768) << "the class's own";
+  EXPECT_EQ(most("llama", R"(, "max_position_embeddings": 4096)"), 4096);
+  EXPECT_EQ(most("llama", R"(, "max_position_embeddings": 4096, "seq_length": 8192)"), 4096);
+  EXPECT_EQ(most("llama", R"(, "max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4.0})"),
+            16384);
+  EXPECT_EQ(most("llama", R"(, "max_position_embeddings": 131072,
+      "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192})"),
+            131072);
+  EXPECT_EQ(most("qwen2", R"(, "max_position_embeddings": 32768,
+      "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})"),
+            131072);
+  EXPECT_EQ(most("gpt_neox", R"(, "max_position_embeddings": 2048)"), 2048);
+  EXPECT_EQ(most("bert", R"(, "max_position_embeddings": 512, "type_vocab_size": 2)"), 0) << "learned positions";
+}
+
 // transformers, Qwen3NextConfig: three layers of four have the gated delta rule unless "layer_types" tells others.
 TEST(HuggingFace, QwensLayersWithTheDeltaRule) {
   const std::string shape =

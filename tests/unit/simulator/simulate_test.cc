@@ -783,6 +783,20 @@ std::vector<std::string> messages_of(const Scenario& scenario, std::string_view 
   return found;
 }
 
+// Learned positions have a table, rotary ones what their file says of them, ALiBi neither.
+TEST(Simulate, WarnsOfSequencesBeyondThePositions) {
+  Scenario scenario = small_scenario();
+  scenario.model.most_positions = scenario.model.position_table = scenario.training.sequence - 1;
+  scenario.model.position = PositionKind::kRotary;
+  EXPECT_THAT(messages_of(scenario, "beyond_positions"),
+              ::testing::ElementsAre(HasSubstr("that the model's rotary positions are made for")));
+  scenario.model.position = PositionKind::kAlibi;
+  EXPECT_THAT(messages_of(scenario, "beyond_positions"), ::testing::IsEmpty());
+  scenario.model.position = PositionKind::kRotary;
+  scenario.model.most_positions = scenario.training.sequence;
+  EXPECT_THAT(messages_of(scenario, "beyond_positions"), ::testing::IsEmpty());
+}
+
 TEST(Simulate, ALastNodeThatIsNotFullIsTold) {
   Scenario scenario = small_scenario();
   scenario.cluster.levels = {{scenario.cluster.levels[0].fabric, 8, 1, 1},
