@@ -101,14 +101,14 @@ Activation plain_activation(const std::string& name) {
   return name == "gelu_new" || name == "gelu_fast" ? Activation::kGeluNew : Activation::kGelu;
 }
 
-void read_body(JsonReader& reader, const Family& family, Model& model) {
+void read_body(JsonReader& reader, const Family& family, Model& model, Keys hidden, Keys heads) {
   // Files that name each layer may not count them.
   const auto named = present(reader, kBlockTypes) ? std::ssize(reader.texts(kBlockTypes)) : 0;
   const Keys layers = {"n_layer", "n_layers", "num_layers", "num_hidden_layers"};
   model.layers =
       named > 0 ? size_or(reader, family, layers, named, kMostLayers) : size(reader, family, layers, kMostLayers);
-  model.hidden = size(reader, family, {"n_embd", "n_embed", "d_model", "hidden_size"});
-  model.heads = size(reader, family, {"n_head", "n_heads", "num_attention_heads"});
+  model.hidden = size(reader, family, hidden);
+  model.heads = size(reader, family, heads);
   model.kv_heads = model.heads;
 }
 

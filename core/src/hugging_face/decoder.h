@@ -14,7 +14,9 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model);
 void read_moe(JsonReader& reader, const Family& family, Model& model);
 
 // Layers, hidden size and heads.
-void read_body(JsonReader& reader, const Family& family, Model& model);
+void read_body(JsonReader& reader, const Family& family, Model& model,
+               Keys hidden = {"n_embd", "n_embed", "d_model", "hidden_size"},
+               Keys heads = {"n_head", "n_heads", "num_attention_heads"});
 // Of a file without a size of heads: the hidden size over the heads, rounded down as in the classes. Latent attention
 // has sizes of its own.
 void share_hidden(Model& model, bool latent = false);

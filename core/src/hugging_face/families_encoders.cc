@@ -23,6 +23,18 @@ void read_bert(JsonReader& reader, const Family& family, Model& model) {
   }
 }
 
+// distilbert: DistilBertConfig. It has no table of segments.
+void read_distilbert(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model, {"dim"}, {"n_heads"});
+  model.ffn = reader.integer("hidden_dim", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 512, kMostTokens);
+  model.position_table = model.sequence;
+  model.activation = plain_activation(reader.text("activation", Presence::kOptional));
+  model.dropout = reader.number("dropout", 0, 1, Presence::kOptional, 0.1) > 0;
+  model.embedding_norm = true;
+  model.bidirectional = true;
+}
+
 // modernbert: ModernBertConfig. Every third layer sees all tokens, beginning with the first one.
 void read_modernbert(JsonReader& reader, const Family& family, Model& model) {
   read_body(reader, family, model);
@@ -46,6 +58,7 @@ constexpr Family kEncoders[] = {
     {.model_type = "bert", .read = read_bert},
     {.model_type = "roberta", .read = read_bert},
     {.model_type = "xlm-roberta", .read = read_bert},
+    {.model_type = "distilbert", .read = read_distilbert},
     {.model_type = "modernbert", .read = read_modernbert},
 };
 

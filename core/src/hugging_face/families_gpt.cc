@@ -1,8 +1,15 @@
 // GPT-2, what derives from it, and other decoders before Llama.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "decoder.h"
+#include "layers.h"
 
 namespace ns_dist::hugging_face {
 namespace {
@@ -40,6 +47,65 @@ void read_opt(JsonReader& reader, const Family& family, Model& model) {
   if (reader.integer("word_embed_proj_dim", 1, kMostSize, Presence::kOptional, model.hidden) != model.hidden) {
     model.warnings.emplace_back("\"word_embed_proj_dim\" is left out: embeddings are as wide as layers");
   }
+}
+
+// xglm: XGLMConfig. Positions are sinusoids, which have no weights.
+void read_xglm(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model, {"d_model"}, {"attention_heads"});
+  model.ffn = reader.integer("ffn_dim", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.activation = plain_activation(reader.text("activation_function", Presence::kOptional));
+  model.dropout = reader.number("dropout", 0, 1, Presence::kOptional, 0.1) > 0;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+}
+
+// "attention_types" of gpt_neo: [[["global", "local"], 12]] is both in turn, 12 times. "attention_layers" names each.
+std::vector<std::string> attention_of_gpt_neo(JsonReader& reader, const Model& model) {
+  constexpr std::string_view kTypes = "attention_types", kNamed = "attention_layers";
+  if (present(reader, kNamed)) return types_of_layers(reader, kNamed, model);
+  std::vector<std::string> layers;
+  const std::size_t most = none_of_layers(model).size();
+  const std::string text = reader.json(kTypes);
+  if (text.empty()) return std::vector<std::string>(most, "global");  // a missing key is noted
+  const auto groups = nlohmann::json::parse(text, nullptr, false);
+  bool is_fine = groups.is_array();
+  for (const auto& group : groups) {
+    is_fine = is_fine && group.is_array() && group.size() == 2 && group[0].is_array() && group[1].is_number_unsigned();
+    if (!is_fine) break;
+    const std::size_t before = layers.size();
+    for (std::size_t i = 0; layers.size() < most && i < group[1].get<std::size_t>(); ++i) {
+      for (const auto& type : group[0]) layers.push_back(type.is_string() ? type.get<std::string>() : "");
+      if (layers.size() == before) break;  // no names
+    }
+  }
+  if (!is_fine) {
+    reader.note(std::string(kTypes), "kinds of attention cannot be read", R"(as in [[["global", "local"], 12]])");
+    return std::vector<std::string>(most, "global");
+  }
+  return one_for_each_layer(reader, kTypes, std::move(layers), model);
+}
+
+// gpt_neo: GPTNeoConfig. Local layers see a window. intermediate_size null means 4 hidden_size.
+void read_gpt_neo(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model, {"hidden_size"}, {"num_heads"});
+  model.ffn = size_or(reader, family, {"intermediate_size"}, 4 * model.hidden);
+  model.sequence = size_or(reader, family, {"max_position_embeddings"}, 2048, kMostTokens);
+  model.position_table = model.sequence;
+  const std::vector<std::string> types = attention_of_gpt_neo(reader, model);
+  model.full_attention_layers = layers_where(types, [](const std::string& type) { return type == "global"; });
+  if (const auto other = std::find_if(types.begin(), types.end(),
+                                      [](const std::string& type) { return type != "global" && type != "local"; });
+      other != types.end()) {
+    reader.note("attention_types", fmt::format("attention of \"{}\" cannot be forecast", shortened(*other)),
+                "\"global\" or \"local\"");
+  }
+  if (std::find(types.begin(), types.end(), "local") != types.end()) {
+    model.sliding_window = reader.integer("window_size", 1, kMostTokens, Presence::kOptional, 256);
+  }
+  const std::string activation = reader.text("activation_function", Presence::kOptional);
+  model.activation = activation.empty() ? Activation::kGeluNew : plain_activation(activation);
+  model.dropout = reader.number("resid_dropout", 0, 1, Presence::kOptional, 0) > 0;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
 }
 
 // bloom: BloomConfig. ffn is always 4 hidden; positions are ALiBi.
@@ -113,8 +179,10 @@ constexpr Family kGpt[] = {
     {.model_type = "gpt2", .read = read_gpt2, .tied = true},
     {.model_type = "gpt_bigcode", .read = read_gpt2, .tied = true},
     {.model_type = "gptj", .read = read_gpt2, .branches = Branches::kParallel},
+    {.model_type = "gpt_neo", .read = read_gpt_neo, .tied = true},
     {.model_type = "gpt_neox", .read = read_gpt_neox},
     {.model_type = "opt", .read = read_opt, .nested_defaults = {{"vocab_size", 50272}}},
+    {.model_type = "xglm", .read = read_xglm, .tied = true},
     {.model_type = "bloom", .read = read_bloom},
     {.model_type = "mpt", .read = read_mpt},
     {.model_type = "falcon", .read = read_falcon},

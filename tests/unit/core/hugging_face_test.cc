@@ -81,6 +81,24 @@ const Published kPublished[] = {
     {R"({"model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40, "n_inner": 24576,
          "n_positions": 8192, "vocab_size": 49152, "multi_query": true})",
      15.5e9},
+    // GPT-Neo 1.3B and 2.7B (the latter's file names each layer, too), XGLM 564M, DistilBERT.
+    {R"({"model_type": "gpt_neo", "activation_function": "gelu_new", "attention_types": [[["global", "local"], 12]],
+         "hidden_size": 2048, "intermediate_size": null, "max_position_embeddings": 2048, "num_heads": 16,
+         "num_layers": 24, "resid_dropout": 0, "vocab_size": 50257, "window_size": 256})",
+     1.3156e9, 1e-3},
+    {R"({"model_type": "gpt_neo", "activation_function": "gelu_new", "attention_types": [[["global", "local"], 16]],
+         "attention_layers": ["global", "local", "global", "local", "global", "local", "global", "local", "global",
+             "local", "global", "local", "global", "local", "global", "local", "global", "local", "global", "local",
+             "global", "local", "global", "local", "global", "local", "global", "local", "global", "local", "global",
+             "local"], "hidden_size": 2560, "intermediate_size": null, "max_position_embeddings": 2048,
+         "num_heads": 20, "num_layers": 32, "vocab_size": 50257})",
+     2.6513e9, 1e-3},
+    {R"({"model_type": "xglm", "activation_function": "gelu", "attention_heads": 16, "d_model": 1024, "dropout": 0.1,
+         "ffn_dim": 4096, "max_position_embeddings": 2048, "num_layers": 24, "vocab_size": 256008})",
+     0.5645e9, 1e-3},
+    {R"({"model_type": "distilbert", "activation": "gelu", "dim": 768, "dropout": 0.1, "hidden_dim": 3072,
+         "max_position_embeddings": 512, "n_heads": 12, "n_layers": 6, "vocab_size": 30522})",
+     66.36e6, 2e-3},
     {R"({"model_type": "opt", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
          "ffn_dim": 16384, "max_position_embeddings": 2048, "vocab_size": 50272, "activation_function": "relu"})",
      6.66e9, 5e-3},
@@ -473,6 +491,50 @@ TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
   EXPECT_THAT(gpt(R"("architectures": ["GPT2Model"])").warnings, ElementsAre(HasSubstr("\"GPT2Model\" has no logits")));
   // The table of 100 x 64 is not read again: one row of scores.
   EXPECT_EQ(model_parameters(reward).output - 64, 1);
+}
+
+// GPTNeoConfig: attention_types is a list of kinds of attention and how often they repeat.
+TEST(HuggingFace, GptNeoNamesItsLayersInTurn) {
+  const auto neo = [](const std::string& more) {
+    return read(R"({"model_type": "gpt_neo", "hidden_size": 64, "num_heads": 4, "num_layers": 4, "vocab_size": 100)" +
+                more + "}");
+  };
+  const auto mixed = neo(R"(, "attention_types": [[["global"], 2], [["local", "global"], 1]])");
+  ASSERT_TRUE(mixed) << to_text(mixed.error());
+  EXPECT_EQ(mixed->sliding_window, 256) << "the class's own";
+  EXPECT_THAT(mixed->full_attention_layers.listed, ElementsAre(0, 1, 3));
+  EXPECT_EQ(mixed->activation, Activation::kGeluNew);
+  EXPECT_EQ(mixed->ffn, 256);
+  EXPECT_EQ(mixed->position_table, 2048);
+  EXPECT_TRUE(mixed->tied_embeddings);
+  const auto global = neo(R"(, "attention_types": [[["global"], 4]])");
+  ASSERT_TRUE(global) << to_text(global.error());
+  EXPECT_EQ(global->sliding_window, 0);
+  EXPECT_THAT(to_text(neo("").error()), HasSubstr("\"attention_types\" is missing"));
+  EXPECT_THAT(to_text(neo(R"(, "attention_types": [[["global", "local"], 1]])").error()),
+              HasSubstr("2 entries for 4 layers"));
+  EXPECT_THAT(to_text(neo(R"(, "attention_types": [["global", "local"], 2])").error()),
+              HasSubstr("kinds of attention cannot be read; expected as in"));
+  EXPECT_THAT(to_text(neo(R"(, "attention_types": [[["global", "odd"], 2]])").error()),
+              HasSubstr("attention of \"odd\" cannot be forecast"));
+}
+
+// XGLM has positions without weights, DistilBERT sees later tokens, too.
+TEST(HuggingFace, OldModelsHaveTheirOwnPositions) {
+  const auto xglm = read(R"({"model_type": "xglm", "attention_heads": 4, "d_model": 64, "ffn_dim": 256,
+      "num_layers": 2, "vocab_size": 100})");
+  ASSERT_TRUE(xglm) << to_text(xglm.error());
+  EXPECT_EQ(xglm->position, PositionKind::kLearned);
+  EXPECT_EQ(xglm->position_table, 0);
+  EXPECT_FALSE(xglm->bidirectional);
+  EXPECT_TRUE(xglm->dropout);
+  const auto bert = read(R"({"model_type": "distilbert", "architectures": ["DistilBertForSequenceClassification"],
+      "dim": 64, "hidden_dim": 256, "n_heads": 4, "n_layers": 2, "vocab_size": 100})");
+  ASSERT_TRUE(bert) << to_text(bert.error());
+  EXPECT_TRUE(bert->bidirectional);
+  EXPECT_TRUE(bert->embedding_norm);
+  EXPECT_EQ(bert->position_table, 512);
+  EXPECT_EQ(bert->labels, 2);
 }
 
 // LlamaConfig takes hidden_size // num_attention_heads: 4100 / 32.
