@@ -90,6 +90,7 @@ void note_shape(const Model& model, const nlohmann::ordered_json& root, JsonRead
       {"moe/experts", "num_local_experts"},
       {"kv_heads", "num_key_value_heads"},
       {"kv_heads", "num_kv_heads"},
+      {"kv_heads", "multi_query_group_num"},
       {"moe/top_k", "num_experts_per_tok"},
       {"moe/top_groups", "topk_group"},
       {"moe/first_dense_layers", "first_k_dense_replace"},

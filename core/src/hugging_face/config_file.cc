@@ -44,7 +44,7 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   Family as_read = *family;
   as_read.sparse = nested && known;
   as_read.windowed = !type.starts_with("qwen") && type != "llama";  // LlamaConfig has no window
-  model.vocabulary = size(reader, as_read, {"vocab_size"});
+  model.vocabulary = size(reader, as_read, {"padded_vocab_size", "vocab_size"});
   const std::string activation = activation_of(reader, *family);
   if (!known) {
     // Of what a class does without saying so, another one has what its keys ask for.
@@ -57,7 +57,8 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   if (model.position != PositionKind::kRotary) {
     model.most_positions = 0;
   } else if (model.most_positions == 0 &&  // of a reader that is not made of read_decoder
-             present(reader, first_of(reader, {"n_positions", "max_seq_len", "max_position_embeddings"}))) {
+             present(reader,
+                     first_of(reader, {"n_positions", "max_seq_len", "seq_length", "max_position_embeddings"}))) {
     model.most_positions = model.sequence;
   }
   if (active(reader, "cross_attention_layers")) {

@@ -15,6 +15,26 @@ void read_qwen(JsonReader& reader, const Family& family, Model& model) {
   model.ffn /= 2;
 }
 
+// chatglm: ChatGLMConfig of ChatGLM2, ChatGLM3 and GLM-4 (configuration_chatglm.py). Half of each head is rotated.
+void read_chatglm(JsonReader& reader, const Family& family, Model& model) {
+  read_body(reader, family, model, {"hidden_size"}, {"num_attention_heads"});
+  if (reader.boolean("multi_query_attention", false)) {
+    model.kv_heads = reader.integer("multi_query_group_num", 1, kMostSize, Presence::kOptional, 1);
+  }
+  model.head_dim = size(reader, family, {"kv_channels"});
+  model.ffn = reader.integer("ffn_hidden_size", 1, kMostSize);
+  model.sequence = size_or(reader, family, {"seq_length"}, 2048, kMostTokens);
+  model.position = PositionKind::kRotary;
+  model.rotary_dim = std::max<std::int64_t>(1, model.head_dim / 2);
+  model.norm = reader.boolean("rmsnorm", true) ? NormalizationKind::kRmsNorm : kLayerNorm;
+  model.bias = reader.boolean("add_bias_linear", false);
+  model.qkv_bias = reader.boolean("add_qkv_bias", false);
+  model.gated_mlp = true;
+  model.activation = Activation::kSwiglu;
+  model.dropout = reader.number("hidden_dropout", 0, 1, Presence::kOptional, 0) > 0;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+}
+
 // nemotron-nas: DeciLMConfig (Llama-Nemotron Super and Ultra; configuration_decilm.py, block_config.py). Layers may
 // lack attention or an MLP; the width of an MLP is two thirds of a multiple of the hidden size, in steps of 256.
 void read_nemotron_nas(JsonReader& reader, const Family& family, Model& model) {
@@ -137,6 +157,7 @@ constexpr Family kDense[] = {
      .rotary = 0.5,
      .defaults = {{"max_position_embeddings", 131072}, {"num_key_value_heads", 2}}},
     {.model_type = "glm4v_text", .read = read_decoder, .placement = NormPlacement::kSandwich, .rotary = 0.5},
+    {.model_type = "chatglm", .read = read_chatglm, .defaults = {{"kv_channels", 128}}},
     {.model_type = "seed_oss", .read = read_decoder, .qkv_bias = true},
     {.model_type = "ernie4_5", .read = read_decoder, .tied = true},
     {.model_type = "hunyuan_v1_dense", .read = read_decoder, .qk_norm = kHead},

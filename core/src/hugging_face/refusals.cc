@@ -36,6 +36,7 @@ constexpr Foreign kForeign[] = {
     {"compress_ratios", "attention to compressed keys", false, &Family::compressed},
     {"pos_att_type", "attention to positions by products of their own"},
     {"share_q_dim", "factorized attention"},
+    {"position_encoding_2d", "positions in two dimensions"},  // the first ChatGLM
     {"use_cla", "layers that share keys and values"},
     {"num_kv_shared_layers", "layers that share keys and values", false, &Family::shares_keys},
     {"block_configs", "layers of different sizes", false, &Family::blocks},

@@ -81,6 +81,17 @@ const Published kPublished[] = {
     {R"({"model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_layer": 40, "n_inner": 24576,
          "n_positions": 8192, "vocab_size": 49152, "multi_query": true})",
      15.5e9},
+    // ChatGLM3 6B; GLM-4 9B under ChatGLM's keys.
+    {R"({"model_type": "chatglm", "add_bias_linear": false, "add_qkv_bias": true, "ffn_hidden_size": 13696,
+         "hidden_size": 4096, "kv_channels": 128, "multi_query_attention": true, "multi_query_group_num": 2,
+         "num_attention_heads": 32, "num_layers": 28, "padded_vocab_size": 65024, "rmsnorm": true,
+         "seq_length": 8192, "tie_word_embeddings": false})",
+     6.2436e9, 1e-4},
+    {R"({"model_type": "chatglm", "add_bias_linear": false, "add_qkv_bias": true, "ffn_hidden_size": 13696,
+         "hidden_size": 4096, "kv_channels": 128, "multi_query_attention": true, "multi_query_group_num": 2,
+         "num_attention_heads": 32, "num_layers": 40, "padded_vocab_size": 151552, "rmsnorm": true,
+         "seq_length": 131072, "tie_word_embeddings": false, "vocab_size": 151552})",
+     9.4e9},
     // GPT-Neo 1.3B and 2.7B (the latter's file names each layer, too), XGLM 564M, DistilBERT.
     {R"({"model_type": "gpt_neo", "activation_function": "gelu_new", "attention_types": [[["global", "local"], 12]],
          "hidden_size": 2048, "intermediate_size": null, "max_position_embeddings": 2048, "num_heads": 16,
@@ -491,6 +502,32 @@ TEST(HuggingFace, ClassesSayWhatKeysDoNot) {
   EXPECT_THAT(gpt(R"("architectures": ["GPT2Model"])").warnings, ElementsAre(HasSubstr("\"GPT2Model\" has no logits")));
   // The table of 100 x 64 is not read again: one row of scores.
   EXPECT_EQ(model_parameters(reward).output - 64, 1);
+}
+
+// ChatGLM's files count layers, groups of heads and rows of the vocabulary under keys of Megatron.
+TEST(HuggingFace, ChatGlmHasKeysOfItsOwn) {
+  const auto glm = [](const std::string& more) {
+    return read(R"({"model_type": "chatglm", "ffn_hidden_size": 256, "hidden_size": 64, "kv_channels": 16,
+        "num_attention_heads": 4, "num_layers": 2, "padded_vocab_size": 128)" +
+                more + "}");
+  };
+  const auto grouped = glm(R"(, "multi_query_attention": true, "multi_query_group_num": 2, "seq_length": 4096,
+      "add_qkv_bias": true, "vocab_size": 100)");
+  ASSERT_TRUE(grouped) << to_text(grouped.error());
+  EXPECT_EQ(grouped->vocabulary, 128);
+  EXPECT_EQ(grouped->kv_heads, 2);
+  EXPECT_EQ(grouped->rotary_dim, 8);
+  EXPECT_EQ(grouped->sequence, 4096);
+  EXPECT_EQ(grouped->most_positions, 4096);
+  EXPECT_TRUE(grouped->qkv_bias);
+  EXPECT_FALSE(grouped->bias);
+  EXPECT_FALSE(grouped->tied_embeddings);
+  EXPECT_TRUE(grouped->warnings.empty());
+  EXPECT_EQ(glm(R"(, "multi_query_group_num": 2)")->kv_heads, 4) << "without multi_query_attention all have their own";
+  EXPECT_THAT(to_text(glm(R"(, "multi_query_attention": true, "multi_query_group_num": 3)").error()),
+              HasSubstr("multi_query_group_num: 3 does not divide 4 heads"));
+  EXPECT_THAT(to_text(glm(R"(, "position_encoding_2d": true)").error()),
+              HasSubstr("positions in two dimensions cannot be forecast"));
 }
 
 // GPTNeoConfig: attention_types is a list of kinds of attention and how often they repeat.
