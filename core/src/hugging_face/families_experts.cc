@@ -1,4 +1,6 @@
 // Mixtures of experts with attention as of dense models.
+#include <fmt/format.h>
+
 #include "decoder.h"
 
 namespace ns_dist::hugging_face {
@@ -30,6 +32,36 @@ void read_dbrx(JsonReader& reader, const Family& family, Model& model) {
   });
 }
 
+// jetmoe: JetMoeConfig. Attention has experts, too: each has projections of queries and outputs of its own for one
+// group of heads, and all share keys and values (modeling_jetmoe.py, JetMoeMoA). Those of a token are forecast as its
+// heads.
+void read_jetmoe(JsonReader& reader, const Family& family, Model& model) {
+  Experts moe;
+  moe.experts = size(reader, family, {"moe_num_experts", "num_local_experts"});
+  moe.top_k = size(reader, family, {"moe_top_k", "num_experts_per_tok"});
+  model.layers = size(reader, family, {"num_layers", "num_hidden_layers"}, kMostLayers);
+  model.hidden = size(reader, family, {"hidden_size"});
+  model.kv_heads = size(reader, family, {"num_key_value_heads"});
+  model.heads = model.kv_heads * moe.top_k;
+  model.head_dim = size(reader, family, {"kv_channels"});
+  model.ffn = moe.expert_ffn = size(reader, family, {"ffn_hidden_size", "intermediate_size"});
+  model.sequence = size_or(reader, family, {"n_positions", "max_position_embeddings"}, 4096, kMostTokens);
+  model.position = PositionKind::kRotary;
+  model.norm = NormalizationKind::kRmsNorm;
+  model.bias = false;
+  model.gated_mlp = true;
+  model.activation = Activation::kSwiglu;
+  model.tied_embeddings = reader.boolean("tie_word_embeddings", family.tied);
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double left_out = number(model.layers) * number(moe.experts - moe.top_k) * 2 * number(model.hidden) *
+                          number(model.kv_heads) * number(model.head_dim);
+  model.warnings.push_back(fmt::format(
+      "attention has experts: a token's {} are forecast as {} heads, and the other {} with the router, {:.2f}B "
+      "parameters, are left out",
+      moe.top_k, model.heads, moe.experts - moe.top_k, left_out / 1e9));
+  model.moe = moe;
+}
+
 constexpr Family kExperts[] = {
     {.model_type = "dbrx", .read = read_dbrx},
     {.model_type = "llama4_text",
@@ -38,6 +70,11 @@ constexpr Family kExperts[] = {
      .full_every = 4,
      .full_is_unrotated = true,
      .shared_expert = true},
+    {.model_type = "jetmoe",
+     .read = read_jetmoe,
+     .tied = true,
+     .defaults =
+         {{"num_key_value_heads", 16}, {"kv_channels", 128}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}}},
     {.model_type = "mixtral",
      .read = read_moe,
      .defaults = {{"num_key_value_heads", 8},

@@ -530,6 +530,24 @@ TEST(HuggingFace, ChatGlmHasKeysOfItsOwn) {
               HasSubstr("positions in two dimensions cannot be forecast"));
 }
 
+// JetMoE 8B: 8.52 B parameters, of which six of eight experts of attention are not described.
+TEST(HuggingFace, ExpertsOfAttentionAreTold) {
+  const auto jet = read(R"({"model_type": "jetmoe", "activation_function": "silu", "hidden_size": 2048,
+      "intermediate_size": 5632, "kv_channels": 128, "max_position_embeddings": 4096, "num_experts_per_tok": 2,
+      "num_hidden_layers": 24, "num_key_value_heads": 16, "num_local_experts": 8, "tie_word_embeddings": true,
+      "vocab_size": 32000})");
+  ASSERT_TRUE(jet) << to_text(jet.error());
+  EXPECT_EQ(jet->family, "jetmoe");
+  EXPECT_EQ(jet->heads, 32);
+  EXPECT_EQ(jet->kv_heads, 16);
+  EXPECT_EQ(jet->moe->experts, 8);
+  EXPECT_EQ(jet->moe->expert_ffn, 5632);
+  const double left_out = 24 * 6.0 * 2 * 2048 * 2048;
+  EXPECT_NEAR((model_parameters(*jet).total() + left_out) / 8.52e9, 1, 3e-3);
+  EXPECT_THAT(jet->warnings, ElementsAre("attention has experts: a token's 2 are forecast as 32 heads, and the other 6 "
+                                         "with the router, 1.21B parameters, are left out"));
+}
+
 // GPTNeoConfig: attention_types is a list of kinds of attention and how often they repeat.
 TEST(HuggingFace, GptNeoNamesItsLayersInTurn) {
   const auto neo = [](const std::string& more) {
