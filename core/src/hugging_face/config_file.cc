@@ -31,14 +31,15 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
       type = of_class->model_type;
     }
   }
-  if (note_foreign(reader, type)) return;
   const Family* const named = find_family(type);
   const bool known = named != nullptr;
+  const Family* const begins = known ? nullptr : family_of_beginning(reader, type);
+  if (note_foreign(reader, begins == nullptr ? type : begins->model_type)) return;
   if (type.starts_with("clip") || type.starts_with("siglip")) {
     return reader.note("model_type", fmt::format("\"{}\" is no language model", shortened(type)),
                        "a type of configs/README.md");
   }
-  const Family* const family = known ? named : &nearest_family(reader, type);
+  const Family* const family = known ? named : begins != nullptr ? begins : &nearest_family(reader, type);
   const std::size_t errors_before = reader.error_count();
   model.family = std::string(known ? type : family->model_type);
   Family as_read = *family;
@@ -46,13 +47,13 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   as_read.windowed = !type.starts_with("qwen") && type != "llama";  // LlamaConfig has no window
   model.vocabulary = size(reader, as_read, {"padded_vocab_size", "vocab_size"});
   const std::string activation = activation_of(reader, *family);
-  if (!known) {
+  if (!known && begins == nullptr) {
     // Of what a class does without saying so, another one has what its keys ask for.
     as_read.attention_gate = false;
     if (!as_read.delta) as_read.rotary = 1, as_read.qk_norm = QueryKeyNorm::kNone;
+    if (has_no_gate(activation)) as_read.gated = false;
   }
   if (type.find("gemma") != std::string::npos) as_read.tied = true;
-  if (!known && has_no_gate(activation)) as_read.gated = false;
   family->read(reader, as_read, model);
   if (model.position != PositionKind::kRotary) {
     model.most_positions = 0;
@@ -69,7 +70,8 @@ void read_text_model(JsonReader& reader, const std::string& outer_type, bool nes
   const std::string unknown =
       type.empty() ? "no \"model_type\"" : fmt::format("model_type \"{}\" is not known", shortened(type));
   if (reader.error_count() == errors_before) {
-    std::string told = fmt::format("{}: read as {}, by its keys", unknown, family->model_type);
+    std::string told = fmt::format("{}: read as {}, {}", unknown, family->model_type,
+                                   begins == nullptr ? "by its keys" : "by its name");
     if (as_read.gated != family->gated) told += fmt::format("; an MLP with \"{}\" has no gate", activation);
     if (!present(reader, "tie_word_embeddings")) {
       told += fmt::format("; without \"tie_word_embeddings\" logits have {}",

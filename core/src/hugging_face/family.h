@@ -84,7 +84,9 @@ const Family* find_family(std::string_view model_type);
 // The longest type that the name of a class in "architectures" begins with: "GPT2LMHeadModel" is a gpt2. `whole`: and
 // nothing but what the model is for follows it, as in "MistralForCausalLM". Null where there is none.
 const Family* family_of_class(JsonReader& reader, bool whole);
-// Of a type that is not known: the one that has the keys of the file.
+// Of types that are not known: the one that has the keys of the file, and the one with which the type begins, as
+// "qwen3_asr_text" does with qwen3. Null where there is none, or where the keys are those of another kind of models.
 const Family& nearest_family(JsonReader& reader, std::string_view type);
+const Family* family_of_beginning(JsonReader& reader, std::string_view type);
 
 }  // namespace ns_dist::hugging_face

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,49 @@ constexpr Nearest kNearest[] = {
     {"bert", {"layer_norm_eps", "hidden_dropout_prob"}},
 };
 
+// Null where the file has no keys of any row.
+const Family* family_of_keys(JsonReader& reader) {
+  const bool dense = has_no_experts(reader);
+  for (const Nearest& nearest : kNearest) {
+    if (dense && nearest.keys[0].find("experts") != std::string_view::npos) continue;
+    if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return find_family(nearest.model_type);
+  }
+  return nullptr;
+}
+
+// Types of the language models in multimodal ones end in "_text", which others leave out.
+std::string_view stem_of(const Family& family) {
+  std::string_view stem = family.model_type;
+  if (stem.ends_with("_text")) stem.remove_suffix(5);
+  return stem;
+}
+
+// Whether a type goes on from a stem: "glm4v" and "glm4_new" from "glm4". "glm45" and "glm4_5" are other versions,
+// other letters make another word.
+bool goes_on(std::string_view type, std::string_view stem) {
+  if (!type.starts_with(stem)) return false;
+  std::string_view rest = type.substr(stem.size());
+  if (!rest.empty() && std::isalpha(static_cast<unsigned char>(rest.front())) != 0) rest.remove_prefix(1);
+  if (rest.empty()) return true;
+  const bool separate = rest.front() == '_' || rest.front() == '-';
+  return separate && rest.size() > 1 && std::isdigit(static_cast<unsigned char>(rest[1])) == 0;
+}
+
+bool is_one_of(std::span<const Family> group, const Family& family) {
+  return std::any_of(group.begin(), group.end(),
+                     [&](const Family& each) { return each.model_type == family.model_type; });
+}
+
+// Whether both lie in one file, or have experts.
+bool same_kind(const Family& one, const Family& other) {
+  const auto both_in = [&](std::span<const Family> group) { return is_one_of(group, one) && is_one_of(group, other); };
+  const auto has_experts = [](const Family& family) {
+    return is_one_of(expert_families(), family) || is_one_of(latent_attention_families(), family);
+  };
+  return both_in(gpt_families()) || both_in(encoder_families()) || both_in(hybrid_families()) ||
+         (has_experts(one) && has_experts(other));
+}
+
 }  // namespace
 
 bool has_no_experts(JsonReader& reader) {
@@ -62,21 +106,30 @@ const Family* family_of_class(JsonReader& reader, bool whole) {
   const std::string name = folded(classes.front());
   const Family* longest = nullptr;
   for (const Family& family : families()) {
-    std::string_view type = family.model_type;
-    if (type.ends_with("_text")) type.remove_suffix(5);
-    const std::string of_type = folded(type);
+    const std::string of_type = folded(stem_of(family));
     const bool begins = name.starts_with(of_type) && (!whole || name.substr(of_type.size()).starts_with("for"));
     if (begins && (longest == nullptr || family.model_type.size() > longest->model_type.size())) longest = &family;
   }
   return longest;
 }
 
-const Family& nearest_family(JsonReader& reader, std::string_view type) {
-  const bool dense = has_no_experts(reader);
-  for (const Nearest& nearest : kNearest) {
-    if (dense && nearest.keys[0].find("experts") != std::string_view::npos) continue;
-    if (present(reader, nearest.keys[0]) && present(reader, nearest.keys[1])) return *find_family(nearest.model_type);
+const Family* family_of_beginning(JsonReader& reader, std::string_view type) {
+  const Family* longest = nullptr;
+  for (const Family& family : families()) {
+    const std::string_view stem = stem_of(family);
+    if (goes_on(type, stem) && (longest == nullptr || stem.size() > stem_of(*longest).size())) longest = &family;
   }
+  if (longest == nullptr) return nullptr;
+  const Family* const of_keys = family_of_keys(reader);
+  if (of_keys == nullptr) return is_one_of(expert_families(), *longest) ? nullptr : longest;
+  if (same_kind(*longest, *of_keys)) return longest;
+  if (goes_on(of_keys->model_type, stem_of(*longest))) return of_keys;  // qwen3_moe of "qwen3_omni_moe"
+  const Family* const with_experts = find_family(std::string(stem_of(*longest)) + "_moe");
+  return with_experts != nullptr && same_kind(*with_experts, *of_keys) ? with_experts : nullptr;
+}
+
+const Family& nearest_family(JsonReader& reader, std::string_view type) {
+  if (const Family* of_keys = family_of_keys(reader)) return *of_keys;
   return *find_family(type.starts_with("qwen2") ? "qwen2" : "llama");
 }
 

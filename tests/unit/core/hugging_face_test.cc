@@ -802,6 +802,42 @@ TEST(HuggingFace, TheClassDecidesWhereTheTypeIsNotKnown) {
   EXPECT_EQ(other->family, "llama") << "another class";
 }
 
+// A type that nobody knows, whose name goes on from one that is known: what the latter does without saying so holds,
+// unless the keys are those of another kind of models.
+TEST(HuggingFace, TheBeginningOfATypeDecidesWhereTheTypeIsNotKnown) {
+  const auto read_as = [](const std::string& type, const std::string& more = "") {
+    const auto model = read(fmt::format(R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 128,
+        "num_attention_heads": 4, "head_dim": 16, "num_hidden_layers": 2, "vocab_size": 100,
+        "tie_word_embeddings": false{}}})",
+                                        type, more));
+    EXPECT_TRUE(model) << to_text(model.error());
+    return *model;
+  };
+  const Model glm = read_as("glm4v");
+  EXPECT_EQ(glm.family, "glm4v_text");
+  EXPECT_EQ(glm.norm_placement, NormPlacement::kSandwich);
+  EXPECT_EQ(glm.rotary_dim, 8);
+  EXPECT_THAT(glm.warnings, ElementsAre("model_type \"glm4v\" is not known: read as glm4v_text, by its name"));
+  const Model asr = read_as("qwen3_asr_text", R"(, "num_key_value_heads": 2)");
+  EXPECT_EQ(asr.family, "qwen3");
+  EXPECT_EQ(asr.qk_norm, QueryKeyNorm::kHead);
+  EXPECT_EQ(asr.sequence, 32768) << "Qwen3's own";
+  const std::string experts = R"(, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32)";
+  const Model omni = read_as("qwen3_omni_moe_text", experts);
+  EXPECT_EQ(omni.family, "qwen3_moe");
+  EXPECT_EQ(omni.qk_norm, QueryKeyNorm::kHead);
+  EXPECT_EQ(read_as("qwen3_5", R"(, "linear_num_value_heads": 32, "linear_key_head_dim": 16)").family, "qwen3_5_text");
+  EXPECT_EQ(read_as("ernie4_5_vl", experts).family, "ernie4_5_moe");
+  EXPECT_EQ(read_as("stablelm_epoch").norm, NormalizationKind::kLayerNorm);
+  // Other versions, other words, other kinds.
+  for (const char* other : {"qwen4", "phi4_new", "glm4_6", "glmasr", "optimus", "minicpmdense"}) {
+    EXPECT_EQ(read_as(other).family, "llama") << other;
+  }
+  EXPECT_EQ(read_as("mistral_new", experts).family, "qwen3_moe");
+  EXPECT_EQ(read_as("mistral_new", experts).qk_norm, QueryKeyNorm::kNone);
+  EXPECT_EQ(read_as("qwen2_moe_dense").family, "qwen2") << "without experts";
+}
+
 TEST(HuggingFace, GroupsLimitTheExpertsOfAToken) {
   const auto groups = [](const std::string& type, const std::string& more) {
     const auto model = read(fmt::format(R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 128,
