@@ -126,10 +126,13 @@ void read_decoder(JsonReader& reader, const Family& family, Model& model) {
   model.kv_heads =
       size_or(reader, family, {"num_kv_heads", "num_attention_groups", "num_key_value_heads"}, model.heads);
   model.head_dim = size_or(reader, family, {"attention_head_dim", "kv_channels", "head_dim"}, 0);
-  const bool latent = present(reader, "kv_lora_rank");
+  constexpr std::string_view kLatents = "kv_lora_rank";  // null: there are none
+  const bool latent = reader.boolean("use_mla", true) &&
+                      (present(reader, kLatents) || (!reader.has(kLatents) && has_default(family, kLatents)));
   if (model.head_dim == 0) share_hidden(model, latent);
   // Files without a dense layer may have no width of one.
-  const bool all_experts = !present(reader, "intermediate_size") && present(reader, "moe_intermediate_size");
+  const bool all_experts = !present(reader, "intermediate_size") && !has_default(family, "intermediate_size") &&
+                           present(reader, "moe_intermediate_size");
   if (!family.blocks) {
     model.ffn = all_experts ? size(reader, family, {"moe_intermediate_size"})
                             : size(reader, family, {"block_ff_dim", "intermediate_size"});

@@ -10,7 +10,7 @@ void read_experts(JsonReader& reader, const Family& family, Model& model) {
   moe.top_k = size(reader, family,
                    {"experts_per_token", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k", "top_k_experts",
                     "num_experts_per_tok"});
-  moe.expert_ffn = size_or(reader, family, {"moe_intermediate_size", "expert_ffn_hidden_size"}, model.ffn);
+  moe.expert_ffn = size_or(reader, family, {"expert_ffn_hidden_size", "moe_intermediate_size"}, model.ffn);
   model.ffn = size_or(reader, family, {"intermediate_size_mlp", "dense_intermediate_size"}, model.ffn);
   const std::string_view width = first_of(reader, {"shared_expert_intermediate_size", "shared_intermediate_size",
                                                    "share_expert_dim", "moe_shared_expert_intermediate_size"});

@@ -69,10 +69,18 @@ void read_deepseek_v4(JsonReader& reader, const Family& family, Model& model) {
   model.full_attention_layers = {};
 }
 
+// DeepseekV2Config in DeepSeek-VL2's "language_config". Its versions differ in the vocabulary and in the number of
+// layers and of experts, which a file must have.
+constexpr Defaults kDeepseekV2 = {
+    {"hidden_size", 4096},       {"intermediate_size", 11008}, {"moe_intermediate_size", 1407},
+    {"num_attention_heads", 32}, {"q_lora_rank", 1536},        {"kv_lora_rank", 512},
+    {"qk_nope_head_dim", 128},   {"qk_rope_head_dim", 64},     {"v_head_dim", 128}};
+
 constexpr Family kLatent[] = {
     {.model_type = "minicpm3", .read = read_decoder, .tied = true, .defaults = {{"v_head_dim", 64}}},
     {.model_type = "glm4_moe_lite", .read = read_moe},
-    {.model_type = "deepseek_v2", .read = read_moe},
+    {.model_type = "deepseek_v2", .read = read_moe, .nested_defaults = kDeepseekV2},
+    {.model_type = "deepseek_vl_v2", .read = read_moe, .nested_defaults = kDeepseekV2},
     {.model_type = "deepseek_v3",
      .read = read_moe,
      .defaults = {{"max_position_embeddings", 4096}, {"n_group", 8}, {"topk_group", 4}}},

@@ -29,7 +29,7 @@ class Defaults {
   const std::int64_t* find(std::string_view key) const;
 
  private:
-  std::array<Entry, 8> entries_ = {};
+  std::array<Entry, 10> entries_ = {};
   std::size_t count_ = 0;
 };
 

@@ -46,10 +46,13 @@ void read_indexer(JsonReader& reader, const Family& family, Model& model) {
 
 void read_latent_attention(JsonReader& reader, const Family& family, Model& model) {
   LatentAttention mla;
-  mla.q_rank = reader.integer("q_lora_rank", 0, kMostSize, Presence::kOptional, 0);
-  mla.kv_rank = reader.integer("kv_lora_rank", 1, kMostSize);
-  mla.nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMostSize);
-  mla.rope_head_dim = reader.integer("qk_rope_head_dim", 1, kMostSize);
+  constexpr std::string_view kQueries = "q_lora_rank";  // null: they are not compressed
+  mla.q_rank = !reader.has(kQueries) && has_default(family, kQueries)
+                   ? size(reader, family, {kQueries})
+                   : reader.integer(kQueries, 0, kMostSize, Presence::kOptional, 0);
+  mla.kv_rank = size(reader, family, {"kv_lora_rank"});
+  mla.nope_head_dim = size(reader, family, {"qk_nope_head_dim"});
+  mla.rope_head_dim = size(reader, family, {"qk_rope_head_dim"});
   mla.v_head_dim = size(reader, family, {"v_head_dim"});
   model.mla = mla;
   model.qkv_bias = false;

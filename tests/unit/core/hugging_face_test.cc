@@ -669,6 +669,38 @@ TEST(HuggingFace, NestedLanguageModelsHaveTheSizesOfTheirClass) {
   EXPECT_THAT(intern->warnings, ::testing::Contains(HasSubstr("\"index_topk\" is left out")));
 }
 
+// DeepSeek-VL2: what its language model leaves out is that of DeepSeek-V2's class, but for what its versions differ in.
+TEST(HuggingFace, LatentAttentionHasTheSizesOfItsClass) {
+  const auto vl2 = [](const std::string& more) {
+    return read(R"({"model_type": "deepseek_vl_v2", "vision_config": {}, "language_config": {"first_k_dense_replace": 1,
+        "hidden_size": 2560, "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 72,
+        "n_shared_experts": 2, "num_experts_per_tok": 6, "num_hidden_layers": 30, "topk_method": "greedy")" +
+                more + "}}");
+  };
+  const auto sparse = vl2(R"(, "model_type": "deepseek_v2", "q_lora_rank": null, "vocab_size": 129280)");
+  ASSERT_TRUE(sparse) << to_text(sparse.error());
+  EXPECT_EQ(sparse->mla, (LatentAttention{0, 512, 128, 64, 128}));
+  EXPECT_EQ(sparse->heads, 32);
+  EXPECT_EQ(sparse->ffn, 12288);
+  // Without a type of its own, with compressed queries.
+  const auto outer = vl2(R"(, "vocab_size": 129280)");
+  ASSERT_TRUE(outer) << to_text(outer.error());
+  EXPECT_EQ(outer->mla, (LatentAttention{1536, 512, 128, 64, 128}));
+  // The tiny one has ordinary attention, and says 0 or null for the rest.
+  const auto tiny = vl2(R"(, "kv_lora_rank": null, "num_attention_heads": 10, "q_lora_rank": null,
+      "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "use_mla": false, "v_head_dim": 0, "vocab_size": 129280)");
+  ASSERT_TRUE(tiny) << to_text(tiny.error());
+  EXPECT_FALSE(tiny->mla);
+  EXPECT_EQ(tiny->head_dim, 256);
+  const auto none = vl2("");
+  ASSERT_FALSE(none);
+  EXPECT_THAT(to_text(none.error()), HasSubstr("language_config: key \"vocab_size\" is missing"));
+  EXPECT_FALSE(read(R"({"model_type": "deepseek_v2", "hidden_size": 2560, "intermediate_size": 12288,
+      "n_routed_experts": 72, "num_experts_per_tok": 6, "num_hidden_layers": 30, "kv_lora_rank": 512,
+      "vocab_size": 129280})"))
+      << "a file of its own leaves out nothing";
+}
+
 // What stands in a file of a type that no row names counts, and not what the nearest class does besides.
 TEST(HuggingFace, AnUnknownTypeHasTheWindowsOfItsFileAndNoHiddenNorms) {
   const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16,
