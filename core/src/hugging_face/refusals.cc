@@ -12,6 +12,15 @@
 namespace ns_dist::hugging_face {
 namespace {
 
+// Types whose layers have no counterpart here, whatever their keys; "rwkv7" and "rwkv6hybrid" begin with "rwkv".
+struct Unmodeled {
+  std::string_view beginning, what;
+};
+constexpr Unmodeled kUnmodeled[] = {
+    {"rwkv", "time mixing of RWKV, a recurrence over a matrix of each head, and its channel mixing"},
+    {"xlstm", "cells of xLSTM (mLSTM, sLSTM), recurrences over a state of each head,"},
+};
+
 // Keys that make another model of a file than its other keys tell, unless their value is nothing.
 struct Foreign {
   std::string_view key, what;
@@ -69,6 +78,12 @@ bool tells_layers(JsonReader& reader) {
 }  // namespace
 
 bool note_foreign(JsonReader& reader, std::string_view type) {
+  for (const Unmodeled& unmodeled : kUnmodeled) {
+    if (!type.starts_with(unmodeled.beginning)) continue;
+    reader.note("model_type", fmt::format("\"{}\": {} cannot be forecast", shortened(type), unmodeled.what),
+                "layers of attention, Mamba-2, the gated delta rule or short convolutions, and MLPs");
+    return true;
+  }
   const Family* const known = find_family(type);
   const Family own = known == nullptr ? Family() : *known;
   const bool told = tells_layers(reader) || own.hybrid || own.delta || own.convolution;

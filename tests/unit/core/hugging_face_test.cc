@@ -1078,6 +1078,19 @@ TEST(HuggingFace, ErrorsNameWhatIsMissing) {
               HasSubstr("2 letters for 3 layers"));
 }
 
+// Not as a Llama whose keys are missing.
+TEST(HuggingFace, RecurrencesAreRefusedByName) {
+  for (const auto& [type, what] :
+       {std::pair("rwkv7", "time mixing of RWKV"), std::pair("xlstm", "cells of xLSTM (mLSTM, sLSTM)")}) {
+    const auto refused = read(fmt::format(R"({{"model_type": "{}", "hidden_size": 1024, "head_dim": 64,
+        "num_heads": 16, "num_hidden_layers": 24, "vocab_size": 65536}})",
+                                          type));
+    ASSERT_FALSE(refused) << type;
+    EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr("config.json#/model_type"), HasSubstr(what),
+                                                HasSubstr("cannot be forecast"), Not(HasSubstr("is missing"))));
+  }
+}
+
 TEST(HuggingFace, MistakesAreAtTheirOwnKeys) {
   const auto refused = read(R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
       "num_attention_heads": 4, "num_key_value_heads": 3, "num_hidden_layers": 2, "vocab_size": 100})");
