@@ -182,10 +182,11 @@ constexpr double kIdleShare = 0.12;
 double byte_joules_of(bool gddr) { return gddr ? 110e-12 : 60e-12; }
 
 // Share of the nominal bandwidth that long streaming kernels reach in a running model: V100 and A100 0.91-0.93, GDDR
-// with ECC 0.76-0.78 (P4, T4), P100's first HBM2 0.755, AMD 0.86. Medians over kernels of at least 0.2 ms, from
-// NeuSight's kernel data.
-double bandwidth_efficiency(const Gpu& gpu, bool gddr) {
-  if (gddr) return 0.77;
+// with ECC in line 0.76-0.78 (P4, T4), P100's first HBM2 0.755, AMD 0.86. Medians over kernels of at least 0.2 ms, from
+// NeuSight's kernel data. GDDR without ECC as HBM: RTX 4090 moves 918 to 924 of 1,008 GB/s (NVIDIA's
+// p2pBandwidthLatencyTest, in tinygrad/open-gpu-kernel-modules issue 6; clpeak, krrishnarraj/clpeak issue 106).
+double bandwidth_efficiency(const Gpu& gpu) {
+  if (gpu.ecc_in_line) return 0.77;
   if (gpu.vendor == "amd") return 0.86;
   return gpu.architecture == "pascal" ? 0.755 : 0.91;
 }
@@ -341,7 +342,7 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.flop_joules =
       flop_joules_of(gpu.process_nm) * gpu.flop_energy * (mode == Mode::kSustained ? kSustainedJoules : 1);
   machine.byte_joules = byte_joules_of(machine.gddr);
-  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu, machine.gddr);
+  machine.achieved_bandwidth = machine.bandwidth * bandwidth_efficiency(gpu);
   return machine;
 }
 

@@ -86,11 +86,6 @@ nlohmann::ordered_json gpu_like(nlohmann::ordered_json base, nlohmann::ordered_j
   own.erase("like");
   std::vector<std::string> all, changed;
   quantities_of(own, "", changed);
-  // What is usable of another capacity is not known.
-  const auto has = [&changed](std::string_view pointer) {
-    return std::find(changed.begin(), changed.end(), pointer) != changed.end();
-  };
-  if (has("/memory/capacity") && !has("/memory/usable") && base.contains("memory")) base["memory"].erase("usable");
   base.merge_patch(own);
   quantities_of(base, "", all);
   auto sources = base.find("sources");
@@ -169,11 +164,9 @@ Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where)
     reader.object("memory", [&](JsonReader& memory) {
       gpu.memory_type = read_memory_type(memory);
       gpu.memory = memory.quantity<Bytes>("capacity");
-      const auto usable = memory.quantity<Bytes>("usable", Presence::kOptional);
-      if (usable > gpu.memory) {
-        memory.note("usable", "more than the capacity", "at most the capacity", "write what nvidia-smi shows in all");
-      }
-      if (usable > Bytes()) gpu.memory = usable;
+      constexpr double kEccLeaves = 15.0 / 16;  // nvidia-smi: L4 23,034 of 24,576 MiB, T4 15,360 of 16,384
+      gpu.ecc_in_line = memory.boolean("ecc_in_line", false);
+      if (gpu.ecc_in_line) gpu.memory *= kEccLeaves;
       gpu.memory_bandwidth = memory.quantity<BytesPerSecond>("bandwidth");
     });
   }

@@ -53,6 +53,7 @@ void fields(Io& io, Gpu& gpu) {
   io("tensor", gpu.tensor);
   io("vector", gpu.vector);
   io("memory_type", gpu.memory_type);
+  io.unless_default("ecc_in_line", gpu.ecc_in_line);
   io("memory", gpu.memory);
   io("memory_bandwidth", gpu.memory_bandwidth);
   io("l2_cache", gpu.l2_cache);

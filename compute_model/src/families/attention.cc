@@ -204,17 +204,31 @@ double pairs_of(const Attention& asked, bool ignores_window) {
   return static_cast<double>(op.batch) * static_cast<double>(op.heads) * pairs;
 }
 
+// What a kernel computes, masks and padding as it handles them.
+struct Computed {
+  bool ignores_window;
+  double width, value, pairs;  // of a head, of its values; queries with their keys, of all heads
+  double flops;                // of the products
+};
+Computed computed_by(const Machine& machine, const Attention& op, DType dtype) {
+  Computed work{};
+  const bool backward = op.pass == Pass::kBackward;
+  // cuDNN's backward kernels in 8 bits compute the scores that a window masks all the same.
+  work.ignores_window = backward && op.library == Library::kCudnn && dtype == DType::kFp8;
+  const std::string_view generation = kernels_of(machine.gpu);
+  work.width = computed_width(op, static_cast<double>(op.head_dim), generation);
+  // FlashAttention-2 has one head dimension: values that are narrower are padded.
+  work.value = std::max(computed_width(op, static_cast<double>(op.value_dim), generation),
+                        op.library == Library::kFlash2 ? work.width : 0);
+  work.pairs = pairs_of(op, work.ignores_window);
+  work.flops = work.pairs * 2 * (backward ? 3 * work.width + 2 * work.value : work.width + work.value);
+  return work;
+}
+
 // Contract: there is a prior for `op`, whose library is not the default.
 TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const Prior& prior) {
   const bool backward = op.pass == Pass::kBackward;
-  // cuDNN's backward kernels in 8 bits compute the scores that a window masks all the same.
-  const bool ignores_window = backward && op.library == Library::kCudnn && dtype == DType::kFp8;
-  const std::string_view generation = kernels_of(machine.gpu);
-  const double width = computed_width(op, static_cast<double>(op.head_dim), generation);
-  // FlashAttention-2 has one head dimension: values that are narrower are padded.
-  const double value = std::max(computed_width(op, static_cast<double>(op.value_dim), generation),
-                                op.library == Library::kFlash2 ? width : 0);
-  const double pairs = pairs_of(op, ignores_window);
+  const auto [ignores_window, width, value, pairs, flops] = computed_by(machine, op, dtype);
   const double heads = static_cast<double>(op.batch) * static_cast<double>(op.heads);
   const double keys = static_cast<double>(op.key_length), queries = static_cast<double>(op.query_length);
   const double masks = (op.causal ? 1 : 0) + (has_window(op) && !ignores_window ? 1 : 0);
@@ -229,8 +243,7 @@ TermSum sum_of(const Machine& machine, const Attention& op, DType dtype, const P
   const double units = half / machine.rated_share(half_dtype),
                free = older ? std::min(units, kAmpereInstructions * clocks) : units;
   const double waits = std::max(0.0, prior.terms[1] - 1);
-  const double products =
-      pairs * 2 * (backward ? 3 * width + 2 * value : width + value) * (1 / peak + waits / free) / (1 + waits);
+  const double products = flops * (1 / peak + waits / free) / (1 + waits);
   TermSum sum;
   sum.kernel = class_of(machine, op, dtype);
   sum.prior = prior.terms;
@@ -256,6 +269,10 @@ Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtyp
     const double together = cold * static_cast<double>(op.in_a_row);
     estimate.seconds *= 1 + kLongLoss * together / (together + kLongTime);
   }
+  // The rates were measured on boards that pay for them. Products of L4 (72 W) cost as much here as in a matrix
+  // product.
+  const double ceiling = machine.ceiling(dtype);
+  if (ceiling > 0) estimate.seconds = std::max(estimate.seconds, computed_by(machine, op, dtype).flops / ceiling);
   estimate.spread = prior.spread;
   const double waves = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
                        std::ceil(static_cast<double>(op.query_length) / kBlock);

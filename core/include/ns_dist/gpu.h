@@ -57,8 +57,9 @@ struct Gpu {
   // Dense peaks; zero where the format is missing. vector: at the boost clock; tensor: at the vendor's clock (Hopper:
   // 1830 MHz).
   RateTable tensor, vector;
-  std::string memory_type;  // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
-  Bytes memory;             // that a program can have: of GDDR with ECC in line, 1/16 less than the data sheet's
+  std::string memory_type;   // "HBM3e", "GDDR7", ...: the technology in capitals; empty: not told
+  bool ecc_in_line = false;  // ECC lies among the data: a part of the capacity and of the bandwidth is its own
+  Bytes memory;              // that a program can have: with ECC in line, 1/16 less than the data sheet's
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache, shared_memory_per_sm, registers_per_sm;
   Watts board_power;

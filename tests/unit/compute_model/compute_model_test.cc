@@ -306,6 +306,27 @@ TEST(ComputeModel, BoardsWithAPartOfTheRateWaitForMemoryNoLonger) {
             1.25 * milliseconds(*catalog_model("h200-sxm", Mode::kSustained), few_rows));
 }
 
+// RTX 4090 copies 918 to 924 of 1,008 GB/s (p2pBandwidthLatencyTest); T4, whose ECC lies in line, moves 0.77 of its
+// 320.
+TEST(ComputeModel, EccInLineTakesBandwidth) {
+  const Operator copy{Copy{2 * GB}, DType::kBf16};
+  const auto rate = [&](const char* gpu) {  // GB/s, read and written
+    return 4e3 / milliseconds(*catalog_model(gpu, Mode::kBurst), copy);
+  };
+  EXPECT_NEAR(rate("rtx-4090"), 920, 9);
+  EXPECT_NEAR(rate("t4"), 0.77 * 320, 5);
+}
+
+// L4's 72 W pay for no more in attention than in a matrix product.
+TEST(ComputeModel, AttentionBackwardDrawsThePowerOfItsProducts) {
+  const auto model = catalog_model("l4", Mode::kSustained);
+  Attention attention{.batch = 4, .heads = 32, .kv_heads = 32, .query_length = 4096, .key_length = 4096};
+  attention.head_dim = attention.value_dim = 128, attention.causal = false, attention.pass = Pass::kBackward;
+  const double flops = 5 * 2 * 128.0 * 4096 * 4096 * 4 * 32;
+  const double product = milliseconds(*model, {Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16});
+  EXPECT_GT(milliseconds(*model, {attention, DType::kBf16}) / flops, 0.95 * product / (2 * std::pow(8192.0, 3)));
+}
+
 // Bursts find the weights in L40S's L2, long runs do not: 33.6 MB at 78 % of 864 GB/s.
 TEST(ComputeModel, LongRunsStreamTheirOperands) {
   const Gemm one_row{.m = 1, .n = 4096, .k = 4096};

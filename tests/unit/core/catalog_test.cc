@@ -596,10 +596,11 @@ TEST_F(CatalogTest, AGpuMayBeLikeAnotherOne) {
               AllOf(HasSubstr("text.json#/memory"), HasSubstr(R"(write {"capacity": "128 GiB", "bandwidth")")));
 }
 
-// In-line ECC leaves 15/16 of GDDR: 24 GiB are 23,040 MiB, of which nvidia-smi shows 23,034 on an L4. Another capacity
-// than that of the GPU that a file is like has another usable part.
+// In-line ECC leaves 15/16 of GDDR: 24 GiB are 23,040 MiB, of which nvidia-smi shows 23,034 on an L4. So it does of
+// another capacity than that of the GPU that a file is like.
 TEST_F(CatalogTest, ProgramsHaveWhatEccLeaves) {
-  EXPECT_EQ(catalog_.gpu("l4")->memory, 23034 * MiB);
+  EXPECT_NEAR(catalog_.gpu("l4")->memory / MiB, 23034, 10);
+  EXPECT_FALSE(catalog_.gpu("rtx-4090")->ecc_in_line);
   EXPECT_EQ(catalog_.gpu("t4")->memory, 16 * GiB * (15.0 / 16));
   EXPECT_EQ(catalog_.gpu("h100")->memory, 80 * GiB);
   const std::string path = (std::filesystem::path(::testing::TempDir()) / "like_l4.json").string();
@@ -608,11 +609,12 @@ TEST_F(CatalogTest, ProgramsHaveWhatEccLeaves) {
                         << R"( "memory": {)" << memory << "}}";
     return catalog_.gpu(path);
   };
-  EXPECT_EQ(like_l4(R"("bandwidth": "600 GB/s")")->memory, 23034 * MiB);
-  EXPECT_EQ(like_l4(R"("capacity": "48 GiB")")->memory, 48 * GiB);
-  const auto refused = like_l4(R"("usable": "25 GiB")");
+  EXPECT_EQ(like_l4(R"("bandwidth": "600 GB/s")")->memory, 24 * GiB * (15.0 / 16));
+  EXPECT_EQ(like_l4(R"("capacity": "48 GiB")")->memory, 48 * GiB * (15.0 / 16));
+  EXPECT_EQ(like_l4(R"("ecc_in_line": false)")->memory, 24 * GiB);
+  const auto refused = like_l4(R"("ecc_in_line": "on")");
   ASSERT_FALSE(refused);
-  EXPECT_THAT(to_text(refused.error()), AllOf(HasSubstr("#/memory/usable"), HasSubstr("at most the capacity")));
+  EXPECT_THAT(to_text(refused.error()), HasSubstr("#/memory/ecc_in_line"));
 }
 
 TEST(ReadFabric, EveryNumberNeedsASource) {
