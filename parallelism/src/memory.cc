@@ -271,6 +271,15 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
       if (detail) detail->unsummed_gradients = unsummed;
     }
   }
+  if (plan.zero != ZeroStage::kNone && plan.zero_library == ZeroLibrary::kDefault)
+    used.other += static_cast<double>(plan.reduce_bucket) * each.weight * units::B;
+  if (copies_gradients(plan)) {
+    const Bytes flat = gradient_size(plan, shape.dtype), fp32 = size_of(DType::kFp32);
+    const Bytes each_copied = flat < fp32 ? flat + fp32 : flat;
+    const Bytes copies = updated * (1 - plan.offload_optimizer.value) * each_copied;
+    used.in_place_of_activations = min(copies, used.activations);
+    used.other += copies - used.in_place_of_activations;
+  }
   if (plan.passes == Passes::kTraining) {
     used.optimizer =
         (updated * (1 - plan.offload_optimizer.value) * each.optimizer - shares.owned * each.moment) * units::B;
@@ -417,8 +426,8 @@ Result<MemoryBudget> memory_budget(const Model& model, const ParallelPlan& plan,
     used.activations = units::B * (plan.passes == Passes::kForward
                                        ? forward_needs(kept).bytes + kept.cached
                                        : most_held(held.pipeline.passes->orders[stage], kept.chunks) + kept.under_way);
-    held.add_state_of(stage, used);
     used.other = kFramework;
+    held.add_state_of(stage, used);
     used.communicators = communicators_of(held.shape, held.pipeline.passes->seats, held.pipeline.layers,
                                           static_cast<std::int64_t>(stage));
     budget.stages.push_back(used);

@@ -39,6 +39,8 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.kv_cache = kDefault.kv_cache;
   key.plan.offload_optimizer = kDefault.offload_optimizer;
   key.plan.offload_gradients = kDefault.offload_gradients;
+  key.plan.copy_gradients = kDefault.copy_gradients;
+  key.plan.reduce_bucket = kDefault.reduce_bucket;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;

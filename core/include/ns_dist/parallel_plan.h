@@ -221,6 +221,8 @@ struct ParallelPlan {
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
   bool offload_gradients = false;   // with these states, the summed gradients; see offloads_gradients
+  bool copy_gradients = false;      // a rank's share of them goes into one fp32 tensor; see copies_gradients
+  std::int64_t reduce_bucket = 0;   // elements of a buffer for gradients on their way, under ZeRO
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   TensorBlocking blocking_tp = TensorBlocking::kOff;
   bool overlap_grad_reduce = false;                 // data-parallel gradient reduction beside the last backward passes
@@ -309,6 +311,12 @@ constexpr bool shards_gradients(const ParallelPlan& plan) {
 constexpr bool offloads_gradients(const ParallelPlan& plan) {
   return plan.offload_gradients && plan.zero >= ZeroStage::kGradients && plan.zero_library == ZeroLibrary::kDefault &&
          plan.offload_optimizer.value > 0;
+}
+// DeepSpeed's ZeRO-1 and 2 flatten a rank's share of the summed gradients and cast that to fp32 before they update
+// (deepspeed/runtime/zero/stage_1_and_2.py, step: single_grad_partition).
+constexpr bool copies_gradients(const ParallelPlan& plan) {
+  return plan.copy_gradients && plan.passes == Passes::kTraining && plan.zero_library == ZeroLibrary::kDefault &&
+         (plan.zero == ZeroStage::kOptimizer || plan.zero == ZeroStage::kGradients);
 }
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) {
@@ -596,6 +604,15 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "ZeRO-2 and 3 move summed gradients to the host, where the optimizer's states are",
          .in_reports = kOptional},
         plan.offload_gradients);
+  visit({.name = "plan/copy_gradients",
+         .help = "ZeRO-1 and 2 copy a rank's share of the gradients into one tensor in fp32 before the update",
+         .in_reports = kOptional},
+        plan.copy_gradients);
+  visit({.name = "plan/reduce_bucket",
+         .help = "elements of the buffer in which ZeRO gathers gradients before it reduces them",
+         .least = 0,
+         .in_reports = kOptional},
+        plan.reduce_bucket);
   visit({.name = "plan/grad_accumulation",
          .help = "microbatches' weight gradients are added up by their products, in fp32 (fused) or in the weights' "
                  "format (fused-low), or by kernels of their own (fp32, low)",

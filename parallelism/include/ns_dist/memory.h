@@ -79,15 +79,19 @@ struct BytesPerParameter {
 BytesPerParameter bytes_per_parameter(DType dtype, MomentType moments, WeightStorage weights = WeightStorage::kMaster);
 
 struct StageMemory {
-  Bytes weights, gradients, optimizer, activations, other;  // other: communication buffers, workspace, framework
-  Bytes communicators;                                      // NCCL's own buffers, which PyTorch does not count
+  // other: workspaces, a bucket of gradients, and what the update copies beyond the place of activations
+  Bytes weights, gradients, optimizer, activations, other;
+  Bytes communicators;  // NCCL's own buffers, which PyTorch does not count
+  // What the update copies in the place of activations: blocks of the allocator that are smaller do not hold it, so
+  // that PyTorch reserves both.
+  Bytes in_place_of_activations;
   Bytes padding;  // of weights and gradients: their buffers beside what is in them (ParallelPlan::muon_buffers)
   // What tools show. total() is what tensors take: PyTorch's max_memory_allocated.
   Bytes total() const { return weights + gradients + optimizer + activations + other; }
   // What the GPU must hold: PyTorch's tensors, and beside them the CUDA context and NCCL's buffers.
   Bytes needed() const { return total() + kContext + communicators; }
   // max_memory_reserved: blocks that the caching allocator cannot give back, too.
-  Bytes reserved() const { return kReservedShare * total(); }
+  Bytes reserved() const { return kReservedShare * total() + in_place_of_activations; }
   // nvidia-smi: with the CUDA context and NCCL's buffers.
   Bytes device() const { return reserved() + kContext + communicators; }
   // 3 to 8 % more, the middle of 22 plans of which both figures are published (SimuMax v1.2, B200 release table).

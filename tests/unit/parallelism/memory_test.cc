@@ -294,6 +294,32 @@ TEST(Memory, OffloadedGradientsLeaveTheGpu) {
   }
 }
 
+// DeepSpeed's ZeRO-1 and 2 flatten a rank's share of the gradients (2 bytes) and cast that to fp32 (4 bytes) when
+// activations are gone: PyTorch reserves both, and allocates the larger. ZeRO-3 does so in groups, FSDP not at all.
+TEST(Memory, AnUpdateCopiesItsGradients) {
+  const Model model = llama(32, 4096, 32, 32, 11008);
+  const double all = 6'738'415'616;
+  ParallelPlan plan{.dp = 8, .zero = ZeroStage::kOptimizer, .grad_accumulation = GradAccumulation::kLow};
+  const auto stage = [&](std::int64_t sequence) {
+    return memory_budget(model, plan, {8, 1, sequence, Precision::kBf16})->stages[0];
+  };
+  for (const std::int64_t sequence : {64, 4096}) {
+    plan.copy_gradients = false, plan.reduce_bucket = 0;
+    const StageMemory without = stage(sequence);
+    plan.copy_gradients = true, plan.reduce_bucket = 500'000'000;
+    const StageMemory with = stage(sequence);
+    const double copied = 6 * all / 8, bucket = 1e9, activations = with.activations / B;
+    EXPECT_NEAR((with.total() - without.total()) / B, bucket + std::max(0.0, copied - activations), 1) << sequence;
+    const double reserved = (with.reserved() - StageMemory::kReservedShare * with.total()) / B;
+    EXPECT_NEAR(reserved, std::min(copied, activations), 1) << sequence;
+  }
+  plan.zero = ZeroStage::kParameters;
+  EXPECT_EQ(stage(64).in_place_of_activations, Bytes());
+  plan.zero = ZeroStage::kNone;
+  EXPECT_EQ(stage(64).in_place_of_activations, Bytes());
+  EXPECT_LT(stage(64).other, 1 * GB);
+}
+
 // FSDP of a model in bf16 alone (torchtune's full recipes): shards of weights, of gradients and of two moments have 2
 // bytes each, and nothing is in fp32.
 TEST(Memory, ShardsInLowPrecisionAlone) {
