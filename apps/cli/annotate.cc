@@ -262,7 +262,8 @@ Result<int> answer(const AnnotateRequest& request) {
   if (!one_file) {
     if (const auto found = find_traces(request.traces)) ranks = static_cast<std::int64_t>(found->files.size());
   }
-  const TrainingClock clock(gpu, options.calibration ? calibrated_share(*options.calibration) : 0, ranks);
+  const TrainingClock clock(gpu, options.calibration ? CalibratedShares(*options.calibration) : CalibratedShares(),
+                            ranks);
   AnnotateModel model;
   std::string refused;  // why the GPU cannot run a kernel, of the first one
   model.forecast = [&](const Operator& op) -> std::optional<double> {

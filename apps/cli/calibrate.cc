@@ -125,7 +125,9 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
     const auto refuse = [&](std::string message, std::string expected) {
       row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected)});
     };
-    if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
+    if (row && !row->bad_latency.empty()) {
+      row = fail(bad_latency(row->bad_latency, reader.where(i)));
+    } else if (row && !row->latency_ms) {
       refuse("no latency_ms", "the measured time in milliseconds");
     } else if (row && !row->cluster.empty() && row->cluster != cluster.id && !names(row->cluster)) {
       refuse(fmt::format("measured on cluster \"{}\"", row->cluster), fmt::format("rows of \"{}\" only", cluster.id));
@@ -305,7 +307,9 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   }
   NS_TRY(const CsvTable table, CsvTable::read(request.kernels));
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
-  NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options));
+  std::vector<std::string> notes;
+  NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options, &notes));
+  for (const std::string& note : notes) std::fputs(fmt::format("ns-dist: warning: {}\n", note).c_str(), stderr);
   NS_TRY_VOID(write_text(request.output, to_json(calibration)));
   std::string text = fmt::format("{} on {}, in {}\n", mode, gpu.id, request.output);
   if (options.mode == Mode::kSustained)
@@ -323,6 +327,7 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
                         {"error_after", family.after}});
   }
   json["families"] = std::move(families);
+  json["notes"] = notes;
   NS_TRY(const Calibrated advice, advice_of(request, gpu, calibration, steps));
   json.update(advice.json);
   return Calibrated{text + advice.text, std::move(json)};

@@ -76,7 +76,7 @@ Result<int> answer(const CollectivesRequest& request) {
     NS_TRY(const CsvTable piece, input.next());
     if (piece.row_count() == 0) break;
     NS_TRY(const CollectiveReader reader, reader_of(piece));
-    std::vector<Error> refused;
+    std::vector<Error> refused, unmeasured;
     std::string rows;
     for (std::size_t i = 0; i < piece.row_count(); ++i) {
       const auto row = reader.row(i);
@@ -85,6 +85,7 @@ Result<int> answer(const CollectivesRequest& request) {
       if (answered) {
         if (!row->gpu.empty() && !row->cluster.empty()) clusters.insert(row->cluster);
         errors.add(*row, *answered);
+        if (!row->bad_latency.empty()) unmeasured.push_back(bad_latency(row->bad_latency, reader.where(i)));
         rows += fmt::format("{}\n", fmt::join(to_fields(*answered), ","));
       } else {
         // What a flag makes wrong of this row alone is at the row, too.
@@ -97,7 +98,7 @@ Result<int> answer(const CollectivesRequest& request) {
     }
     output.write(rows);
     NS_TRY_VOID(output.check());
-    mistakes.add(std::move(refused), piece.row_count());
+    mistakes.add(std::move(refused), std::move(unmeasured), piece.row_count());
     progress.share(input.share());
   }
   progress.done();

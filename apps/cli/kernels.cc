@@ -57,7 +57,7 @@ Result<int> answer(const KernelsRequest& request) {
     NS_TRY(KernelForecasts forecasts, forecaster.forecast(piece));
     output.write(csv_rows(piece, forecasts));
     NS_TRY_VOID(output.check());
-    mistakes.add(std::move(forecasts.errors), piece.row_count());
+    mistakes.add(std::move(forecasts.errors), std::move(forecasts.unmeasured), piece.row_count());
     progress.share(input.share());
   }
   progress.done();

@@ -98,12 +98,16 @@ namespace {
 
 constexpr std::size_t kShownMistakes = 20;
 
-int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t rows) {
+constexpr std::string_view kUnanswered = "could not be forecast",
+                           kUnmeasured =
+                               "have no usable latency_ms: they are forecast, and count in no table of errors";
+
+int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t rows, std::string_view what) {
   if (mistakes == 0) return kAnswered;
   for (std::size_t i = 0; i < first.size() && i < kShownMistakes; ++i) {
     std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(first[i]))).c_str(), stderr);
   }
-  std::fputs(fmt::format("ns-dist: {} of {} rows could not be forecast{}\n", mistakes, rows,
+  std::fputs(fmt::format("ns-dist: {} of {} rows {}{}\n", mistakes, rows, what,
                          mistakes > kShownMistakes ? fmt::format("; the first {} are above", kShownMistakes) : "")
                  .c_str(),
              stderr);
@@ -112,22 +116,28 @@ int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t ro
 
 }  // namespace
 
-void RowMistakes::add(std::vector<Error> mistakes, std::size_t rows) {
-  rows_ += rows;
-  mistakes_ += mistakes.size();
+void RowMistakes::Kind::add(std::vector<Error> mistakes) {
+  count += mistakes.size();
   for (Error& mistake : mistakes) {
-    if (first_.size() == kShownMistakes) break;
-    first_.push_back(std::move(mistake));
+    if (first.size() == kShownMistakes) break;
+    first.push_back(std::move(mistake));
   }
+}
+
+void RowMistakes::add(std::vector<Error> mistakes, std::vector<Error> unmeasured, std::size_t rows) {
+  rows_ += rows;
+  unanswered_.add(std::move(mistakes));
+  unmeasured_.add(std::move(unmeasured));
 }
 
 int RowMistakes::report(const std::string& input) const {
   if (rows_ == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", input).c_str(), stderr);
-  return cli::report(first_, mistakes_, rows_);
+  const int answered = cli::report(unanswered_.first, unanswered_.count, rows_, kUnanswered);
+  return std::max(answered, cli::report(unmeasured_.first, unmeasured_.count, rows_, kUnmeasured));
 }
 
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
-  return report(mistakes, mistakes.size(), rows);
+  return report(mistakes, mistakes.size(), rows, kUnanswered);
 }
 
 }  // namespace ns_dist::cli

@@ -51,16 +51,21 @@ std::FILE* stream_of_answer(bool json, const std::vector<Output>& outputs);
 // Says on standard error which columns of the table `input` the forecasts take the place of, if there are some.
 void tell_replaced(const std::string& input, const AnsweredCsv& answered);
 
-// Rows that could not be answered, of a table in pieces.
+// Rows that could not be answered, and answered rows whose measured time is none, of a table in pieces.
 class RowMistakes {
  public:
-  void add(std::vector<Error> mistakes, std::size_t rows);
-  // As report_rows; says also where the table `input` has no rows.
+  void add(std::vector<Error> mistakes, std::vector<Error> unmeasured, std::size_t rows);
+  // As report_rows, of both; says also where the table `input` has no rows.
   int report(const std::string& input) const;
 
  private:
-  std::vector<Error> first_;
-  std::size_t mistakes_ = 0, rows_ = 0;
+  struct Kind {
+    std::vector<Error> first;
+    std::size_t count = 0;
+    void add(std::vector<Error> mistakes);
+  };
+  Kind unanswered_, unmeasured_;
+  std::size_t rows_ = 0;
 };
 
 // Prints the first twenty mistakes and how many there are; returns the exit code.

@@ -25,15 +25,16 @@ double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace&
 
 inline constexpr std::size_t kFewestRows = 3;  // kernels of a family, for a correction
 
-// The family's own measurements; those of plain products for other kernels on matrix units, which are as fast or slow
-// as a machine's clock and power: on a B200 whose products reach 0.79 of the forecast, attention reaches 0.76 to 0.89
-// and experts' products 0.81 to 0.86. Null where there are neither.
+// The family's own measurements, in the operator's format or in the other one of 16 bits; those of plain products for
+// other kernels on matrix units, which are as fast or slow as a machine's clock and power: on a B200 whose products
+// reach 0.79 of the forecast, attention reaches 0.76 to 0.89 and experts' products 0.81 to 0.86. FP32 products run on
+// vector units and say nothing of them. Null where there are neither.
 struct CalibrationChoice {
   const FamilyCalibration* family = nullptr;
-  bool own = false;
+  double wider = 1;  // times as wide an interval: 1 where the measurements are the family's own
+  bool own() const { return wider == 1; }
 };
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op);
-inline constexpr double kBorrowed = 1.5;  // times as wide an interval where the measurements are another family's
 
 struct CalibrationAt {
   double ratio = 0;  // ln(measured / forecast), by the measurements

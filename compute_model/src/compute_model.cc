@@ -199,18 +199,19 @@ class KernelModel final : public BatchCost {
 
   // Corrects a forecast by measurements of this GPU.
   void calibrate(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
-    const auto [f, own] = calibration_for(*calibration_, op);
+    const CalibrationChoice choice = calibration_for(*calibration_, op);
+    const FamilyCalibration* const f = choice.family;
     if (f == nullptr) return;
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
     estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
     const CalibrationPlace place = calibration_place(op, estimate.seconds, compute, memory);
     const auto [ratio, doubt] = calibration_at(*f, place);
     const double factor = std::exp(ratio);
-    const double borrowed = own ? 1 : kBorrowed;
     estimate.seconds *= factor;
-    estimate.low = estimate.seconds * std::exp(-std::hypot(f->low * borrowed, doubt));
-    estimate.high = estimate.seconds * std::exp(std::hypot(f->high * borrowed, doubt));
-    estimate.method = own ? "corrected by measurements of this GPU" : "corrected as measured products of this GPU are";
+    estimate.low = estimate.seconds * std::exp(-std::hypot(f->low * choice.wider, doubt));
+    estimate.high = estimate.seconds * std::exp(std::hypot(f->high * choice.wider, doubt));
+    estimate.method =
+        choice.own() ? "corrected by measurements of this GPU" : "corrected as measured products of this GPU are";
     if (steps.on()) steps.add("calibration", factor, estimate.method);
   }
 

@@ -29,7 +29,13 @@ constexpr double kFastest = 0.5;
 
 struct Observation {
   CalibrationPlace x = {};
-  double residual = 0;  // ln(measured / forecast)
+  double residual = 0;             // ln(measured / forecast), of several rows the mean
+  std::vector<double> rows = {0};  // what each row has beyond that
+  double scatter() const {         // variance
+    double sum = 0;
+    for (const double row : rows) sum += row * row;
+    return sum / static_cast<double>(rows.size());
+  }
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -96,18 +102,15 @@ double deviation_at(const std::vector<FamilyCalibration::Point>& points, const C
 // Rows of one kernel are one observation: what was measured again tells nothing of others.
 std::vector<Observation> by_kernel(const std::vector<Observation>& rows) {
   std::vector<Observation> kernels;
-  std::vector<double> counts;
   std::map<std::string_view, std::size_t> known;
   for (const Observation& row : rows) {
     const auto [found, is_new] = known.try_emplace(row.x.kernel, kernels.size());
-    if (is_new) {
-      kernels.push_back(row);
-      counts.push_back(1);
-      continue;
-    }
-    Observation& kernel = kernels[found->second];
-    const double count = ++counts[found->second];
-    kernel.residual += (row.residual - kernel.residual) / count;
+    if (is_new) kernels.push_back({row.x, 0, {}});
+    kernels[found->second].rows.push_back(row.residual);
+  }
+  for (Observation& kernel : kernels) {
+    for (const double row : kernel.rows) kernel.residual += row / static_cast<double>(kernel.rows.size());
+    for (double& row : kernel.rows) row -= kernel.residual;
   }
   return kernels;
 }
@@ -125,7 +128,8 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     for (Eigen::Index j = 0; j < n; ++j) {
       k(i, j) = covariance(rows[static_cast<std::size_t>(i)].x, rows[static_cast<std::size_t>(j)].x);
     }
-    k(i, i) += kCalibrationScatter;
+    const Observation& own = rows[static_cast<std::size_t>(i)];
+    k(i, i) += kCalibrationScatter + own.scatter() / static_cast<double>(own.rows.size());
     residual(i) = std::clamp(rows[static_cast<std::size_t>(i)].residual, -kMostCorrected, kMostCorrected);
   }
   const Eigen::MatrixXd inverse = k.ldlt().solve(Eigen::MatrixXd::Identity(n, n));
@@ -138,21 +142,27 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   constexpr double kPrior = 8, kLeast = 0.5;
   const double quadratic = residual.dot(weights);
   out.amplitude = std::clamp(std::sqrt((kPrior + quadratic) / (kPrior + static_cast<double>(count))), kLeast, 1.0);
-  std::vector<double> errors;  // of each kernel, by the others
+  std::vector<double> errors;  // of each row, by the other kernels
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
     out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel});
-    errors.push_back(weights(i) / inverse(i, i) + row.residual - residual(i));  // what no correction takes away, too
-    out.before += std::abs(std::exp(-row.residual) - 1) / static_cast<double>(count);
-    out.after += std::abs(std::exp(-errors.back()) - 1) / static_cast<double>(count);
+    const double kernel =
+        weights(i) / inverse(i, i) + row.residual - residual(i);  // what no correction takes away, too
+    for (const double own : row.rows) {
+      errors.push_back(kernel + own);
+      out.before += std::abs(std::exp(-row.residual - own) - 1);
+      out.after += std::abs(std::exp(-errors.back()) - 1);
+    }
   }
+  out.before /= static_cast<double>(errors.size()), out.after /= static_cast<double>(errors.size());
   out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
   for (std::size_t i = 0; i < count; ++i) {
     out.deviation +=
         deviation_at(out.points, rows[i].x, covariances(out.points, rows[i].x), i) / static_cast<double>(count);
   }
   std::sort(errors.begin(), errors.end());
-  const double number = static_cast<double>(count), widen = 1 + 2 / number;  // few rows widen the interval
+  const double number = static_cast<double>(errors.size());
+  const double widen = 1 + 2 / static_cast<double>(count);  // few kernels widen the interval
   // Split conformal prediction, outwards on both sides.
   const auto at = [&](double rank) { return errors[static_cast<std::size_t>(std::clamp(rank - 1, 0.0, number - 1))]; };
   out.low = std::clamp(at(std::floor((number + 1) * 0.05)) * widen, -4.0, -0.01);
@@ -182,15 +192,29 @@ Result<void> check_unit(const std::string& where, std::string_view family, DType
 double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b) { return covariance(a, b); }
 
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op) {
+  constexpr double kBorrowed = 1.5;  // times as wide: another family's; as much again: another format's
   const std::string_view family = family_of(op);
-  const FamilyCalibration* products = nullptr;
+  const auto half = [](DType dtype) { return dtype == DType::kBf16 || dtype == DType::kFp16; };
+  const bool on_units = on_matrix_units(op);
+  CalibrationChoice best;
+  int best_rank = 5;
   for (const FamilyCalibration& f : calibration.families) {
-    if (f.family == family && f.dtype == op.dtype) return {&f, true};
-    if (f.family != "gemm") continue;
-    const auto suits = [&op](DType dtype) { return dtype == op.dtype ? 2 : dtype == DType::kBf16 ? 1 : 0; };
-    if (products == nullptr || suits(f.dtype) > suits(products->dtype)) products = &f;
+    const bool same = f.dtype == op.dtype, alike = same || (half(f.dtype) && half(op.dtype));
+    int rank = 5;
+    if (f.family == family && alike) {
+      rank = same ? 0 : 1;
+    } else if (f.family == "gemm" && on_units && (f.dtype == DType::kFp32) == (op.dtype == DType::kFp32)) {
+      rank = same ? 2 : alike ? 3 : 4;
+    }
+    if (rank >= best_rank) continue;
+    best = {&f, rank < 2 ? 1 : rank < 4 ? kBorrowed : kBorrowed * kBorrowed};
+    best_rank = rank;
   }
-  return {on_matrix_units(op) ? products : nullptr, false};
+  return best;
+}
+
+const FamilyCalibration* measurements_for(const KernelCalibration& calibration, const Operator& op) {
+  return calibration_for(calibration, op).family;
 }
 
 CalibrationPlace calibration_place(const Operator& op, double seconds, double compute, double memory) {
@@ -210,19 +234,74 @@ CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationP
   return found;
 }
 
-Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options) {
+namespace {
+
+// Error: a row of another mode than `mode`, as the collector writes it.
+Result<void> check_modes(const CsvTable& table, Mode mode) {
+  const auto column = table.column("mode");
+  if (!column) return {};
+  std::vector<std::string_view> fields;
+  for (std::size_t i = 0; i < table.row_count(); ++i) {
+    NS_TRY_VOID(table.fields(i, fields));
+    if (*column >= fields.size() || fields[*column].empty() || fields[*column] == name_of(mode)) continue;
+    Error error = wrong(fmt::format("{}:{}", table.where(), table.line(i)),
+                        fmt::format("the row was measured in mode {}", shortened(fields[*column])),
+                        fmt::format("rows of mode {}", name_of(mode)));
+    error.hint = "calibrate in the mode of the rows (--mode), and measure for simulate in mode sustained";
+    return fail(std::move(error));
+  }
+  return {};
+}
+
+// What the user should know of the rows of a family.
+void note_rows(std::string_view family, DType dtype, const std::vector<Observation>& kernels,
+               std::vector<std::string>& notes) {
+  const std::string name = fmt::format("{} {}", family, name_of(dtype));
+  if (kernels.size() < kFewestRows) {
+    notes.push_back(fmt::format("{}: {} kernel{}, and a correction needs {}: left out", name, kernels.size(),
+                                kernels.size() == 1 ? "" : "s", kFewestRows));
+    return;
+  }
+  if (kernels.size() > FamilyCalibration::kMostPoints)
+    notes.push_back(fmt::format("{}: {} of {} kernels are used", name, FamilyCalibration::kMostPoints, kernels.size()));
+  const auto most = std::max_element(kernels.begin(), kernels.end(), [](const Observation& a, const Observation& b) {
+    return a.scatter() < b.scatter();
+  });
+  constexpr double kContradicts = 0.1;  // standard deviation of a logarithm
+  if (std::sqrt(most->scatter()) > kContradicts)
+    notes.push_back(fmt::format("{}: rows of one kernel contradict each other by {:.0f} % ({})", name,
+                                100 * std::sqrt(most->scatter()), most->x.kernel));
+  const auto wild = std::max_element(kernels.begin(), kernels.end(), [](const Observation& a, const Observation& b) {
+    return std::abs(a.residual) < std::abs(b.residual);
+  });
+  if (std::abs(wild->residual) > kMostCorrected)
+    notes.push_back(fmt::format("{}: {} takes {:.3g} times as long as forecast, more than a correction goes", name,
+                                wild->x.kernel, std::exp(wild->residual)));
+}
+
+}  // namespace
+
+Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options,
+                                            std::vector<std::string>* notes) {
+  NS_TRY_VOID(check_modes(table, options.mode));
   ComputeModelOptions plain = options;
   plain.calibration.reset();
   NS_TRY(const auto model, make_compute_model(gpu, plain));
   const KernelReader reader(table, gpu.id);
   std::map<std::pair<std::string, DType>, std::vector<Observation>> families;
   std::map<std::pair<std::string, DType>, Error> too_fast;  // the first row of each
+  std::map<std::string, std::size_t> of_others;             // rows, by the GPU that they name
+  std::size_t above_peak = 0;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
-    if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) continue;
+    if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) {
+      ++of_others[shortened(row.gpu)];
+      continue;
+    }
     if (row.doubtful) continue;
     const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
-    if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
+    if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, where));
+    if (!row.latency_ms) {
       return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));
     }
     auto forecast = model->forecast(row.work);
@@ -233,6 +312,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     const double seconds = forecast->latency / units::s;
     const auto [compute, memory] = pipe_seconds(gpu, row.work);
     const std::pair family{std::string(family_of(row.work)), row.work.dtype};
+    if (*row.latency_ms * 1e-3 < compute) ++above_peak;
     if (*row.latency_ms * 1e-3 < kFastest * compute) {
       too_fast.try_emplace(
           family, wrong(where,
@@ -243,20 +323,33 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     families[family].push_back(
         {calibration_place(row.work, seconds, compute, memory), std::log(*row.latency_ms * 1e-3 / seconds)});
   }
+  std::vector<std::string> found;
+  for (const auto& [other, rows] : of_others)
+    found.push_back(fmt::format("{} row{} of {}, not of {}: left out", rows, rows == 1 ? "" : "s", other, gpu.id));
+  if (above_peak > 0) {
+    found.push_back(fmt::format(
+        "{} row{} faster than the peak rate of {}, which no forecast is: is the peak of the GPU's file right?",
+        above_peak, above_peak == 1 ? " is" : "s are", gpu.id));
+  }
   KernelCalibration calibration{gpu.id, options.mode, {}};
   for (const auto& [key, rows] : families) {
     const std::vector<Observation> kernels = by_kernel(rows);
+    note_rows(key.first, key.second, kernels, found);
     if (kernels.size() < kFewestRows) continue;
     NS_TRY_VOID(check_unit(table.where(), key.first, key.second, kernels));
     if (const auto row = too_fast.find(key); row != too_fast.end()) return fail(row->second);
     calibration.families.push_back(fit(key.first, key.second, kernels));
   }
   if (calibration.families.empty()) {
+    const bool elsewhere = families.empty() && !of_others.empty();
     return fail(
-        wrong(table.where(), fmt::format("too few measurements of {}", gpu.id),
+        wrong(table.where(),
+              fmt::format("too few measurements of {}{}", gpu.id,
+                          elsewhere ? fmt::format("; the rows are of {}", of_others.begin()->first) : ""),
               fmt::format("at least {} kernels of one operator family and number format; a few dozen are better",
                           kFewestRows)));
   }
+  if (notes != nullptr) *notes = std::move(found);
   return calibration;
 }
 

@@ -64,15 +64,15 @@ class Family {
   Family(std::vector<Kernel> kernels, const KernelCalibration& calibration) : kernels_(std::move(kernels)) {
     std::vector<CalibrationPlace> x;
     for (const Kernel& kernel : kernels_) x.push_back(kernel.x);
-    const auto [family, own] = calibration_for(calibration, kernels_.front().work);
-    covariance_ = posterior(x, places_of(own ? family : nullptr));
-    is_corrected_ = own;
-    const double borrowed = kBorrowed * kBorrowed;
-    const Eigen::MatrixXd of_others = posterior(x, places_of(family));
+    const CalibrationChoice choice = calibration_for(calibration, kernels_.front().work);
+    covariance_ = posterior(x, places_of(choice.own() ? choice.family : nullptr));
+    is_corrected_ = choice.own() && choice.family != nullptr;
+    const double borrowed = choice.wider * choice.wider;
+    const Eigen::MatrixXd of_others = posterior(x, places_of(choice.family));
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       const auto e = static_cast<Eigen::Index>(i);
       kernels_[i].now = covariance_(e, e);
-      if (!own && family != nullptr) {
+      if (!choice.own()) {
         const double theirs = borrowed * (of_others(e, e) + kCalibrationScatter) - kCalibrationScatter;
         kernels_[i].now = std::min(kernels_[i].now, theirs);
       }

@@ -302,6 +302,11 @@ void AnsweredCsv::append_row(const CsvTable& piece, std::size_t row, std::string
   while (column < kept_.size()) append("");
 }
 
+Error bad_latency(std::string_view text, std::string where) {
+  return {ErrorCode::kInvalidInput, fmt::format("latency_ms is \"{}\"", shortened(text)), std::move(where),
+          "a positive number of ms, or nothing"};
+}
+
 std::string csv_cell(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');

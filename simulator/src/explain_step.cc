@@ -74,10 +74,11 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   };
   if (session.made_its_models()) {
     const TrainingClock clock = training_clock(scenario, ranks);
-    const double load = clock.load_on({Gemm{}, product_type(scenario.training.precision)});
+    const Operator product{Gemm{}, product_type(scenario.training.precision)};
+    const double load = clock.load_on(product);
     add_constant("clock under load",
                  fmt::format("products take {} as {}", as_long(load),
-                             clock.share_calibrated > 0 ? "measured on this GPU" : "in a benchmark"),
+                             clock.calibrated.of(product) > 0 ? "measured on this GPU" : "in a benchmark"),
                  {&TrainingConstants::calibrated, &TrainingConstants::exponent}, 0);
     add_constant("slowest GPU",
                  fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),

@@ -210,7 +210,8 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks) {
   TrainingConstants constants = scenario.constants;
   constants.experts = experts_factor(constants, scenario.plan);
-  const double calibrated = scenario.kernel_calibration ? calibrated_share(*scenario.kernel_calibration) : 0;
+  const CalibratedShares calibrated =
+      scenario.kernel_calibration ? CalibratedShares(*scenario.kernel_calibration) : CalibratedShares();
   return TrainingClock(scenario.cluster.gpu, calibrated, ranks, constants);
 }
 

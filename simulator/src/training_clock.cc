@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <variant>
 
 #include "ns_dist/compute_model.h"
@@ -41,20 +42,45 @@ double slowest_of(std::int64_t ranks, double deviation) {
   return 1 + deviation * mean_of_largest(static_cast<double>(ranks));
 }
 
-double calibrated_share(const KernelCalibration& calibration) {
-  constexpr double kEnough = 20;  // as many as `calibrate` advises to measure
-  double products = 0;
-  for (const FamilyCalibration& each : calibration.families) {
-    const bool of_products = each.family == "gemm" || each.family == "grouped_gemm" || each.family == "attention";
-    if (of_products && each.dtype != DType::kFp32) products += static_cast<double>(each.points.size());
-  }
-  return std::min(1.0, products / kEnough);
+// Of CalibratedShares: which kind of product, or that it is none.
+static std::optional<std::size_t> product_kind(const Operator& op) {
+  if (std::holds_alternative<Gemm>(op.kind)) return 0;
+  if (std::holds_alternative<Attention>(op.kind)) return 1;
+  if (std::holds_alternative<GroupedGemm>(op.kind)) return 2;
+  return std::nullopt;
 }
 
-static bool is_product(const Operator& op) {
-  return std::holds_alternative<Gemm>(op.kind) || std::holds_alternative<Attention>(op.kind) ||
-         std::holds_alternative<GroupedGemm>(op.kind);
+static bool is_product(const Operator& op) { return product_kind(op).has_value(); }
+
+CalibratedShares::CalibratedShares(const KernelCalibration& calibration) {
+  constexpr double kEnough = 20;  // as many as `calibrate` advises to measure
+  for (const OperatorKind& kind : std::array<OperatorKind, 3>{Gemm{}, Attention{}, GroupedGemm{}}) {
+    for (const DType dtype : kAllDTypes) {
+      const Operator op{kind, dtype};
+      const FamilyCalibration* const measured = measurements_for(calibration, op);
+      if (measured == nullptr) continue;
+      shares_[*product_kind(op)][static_cast<std::size_t>(dtype)] =
+          std::min(1.0, static_cast<double>(measured->points.size()) / kEnough);
+      measured_fp16_ |= dtype == DType::kFp16 && measured->dtype == dtype;
+    }
+  }
 }
+
+double CalibratedShares::of(const Operator& op) const {
+  const auto kind = product_kind(op);
+  return kind ? shares_[*kind][static_cast<std::size_t>(op.dtype)] : 0;
+}
+
+TrainingClock::TrainingClock(const Gpu& gpu, const CalibratedShares& shares, std::int64_t ranks,
+                             const TrainingConstants& constants)
+    : calibrated(shares),
+      fp16_as_bf16(!shares.measured_fp16() && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
+                   gpu.tensor[DType::kBf16] == gpu.tensor[DType::kFp16]),
+      slowest(slowest_of(ranks, constants.deviation)),
+      experts(constants.experts),
+      efficiency_(training_slowdown(gpu, 1)),
+      exponent_(constants.exponent),
+      exponent_calibrated_(constants.calibrated) {}
 
 Operator TrainingClock::kernel_of(Operator op) const {
   if (fp16_as_bf16 && is_product(op) && op.dtype == DType::kFp16) op.dtype = DType::kBf16;
@@ -67,7 +93,9 @@ Result<Forecast> TrainingClock::forecast(const ComputeCost& kernels, const Opera
 }
 
 double TrainingClock::load_on(const Operator& op) const {
-  return is_product(op) && op.dtype != DType::kFp32 ? load : 1;
+  if (!is_product(op) || op.dtype == DType::kFp32) return 1;
+  const double exponent = exponent_ + calibrated.of(op) * (exponent_calibrated_ - exponent_);
+  return std::pow(efficiency_, exponent);
 }
 
 double TrainingClock::slowest_on(const Operator& op) const { return is_product(op) ? slowest : 1; }

@@ -33,7 +33,9 @@ Result<Measured> read_rows(const std::filesystem::path& path) {
   Measured measured;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     auto row = reader.row(i);
-    if (row && (!row->latency_ms || !(*row->latency_ms > 0))) {
+    if (row && !row->bad_latency.empty()) {
+      row = fail(bad_latency(row->bad_latency, reader.where(i)));
+    } else if (row && !row->latency_ms) {
       row = fail({ErrorCode::kInvalidInput, "no latency_ms", reader.where(i), "the measured time"});
     }
     if (row) {

@@ -69,8 +69,8 @@ Result<SuiteTable> left_out_constants(std::span<const JudgedRun> runs, const Cat
       const auto& [training, launches] = points[p];
       scenario.constants = training;
       const TrainingClock clock = training_clock(scenario, ranks);
-      const std::array key = {clock.load, clock.slowest, scenario.model.moe ? clock.experts : 0,
-                              scenario.host.cuda_graphs.step ? 0 : launches,
+      const std::array key = {training_slowdown(scenario.cluster.gpu, training.exponent), clock.slowest,
+                              scenario.model.moe ? clock.experts : 0, scenario.host.cuda_graphs.step ? 0 : launches,
                               scenario.host.cuda_graphs.step ? 0 : training.hosts};
       auto found = known.find(key);
       if (found == known.end()) {

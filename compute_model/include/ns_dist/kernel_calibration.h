@@ -39,7 +39,7 @@ struct FamilyCalibration {
   // How much the process expects of kernels unlike the measured ones: 1 where forecasts are as far off as those of GPUs
   // that were not measured, 0.5 where many measurements are as forecast, or as one factor says.
   double amplitude = 1;
-  // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other rows
+  // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other kernels
   // (leave-one-out).
   double before = 0, after = 0;
   static constexpr std::size_t kMostPoints = 1000;
@@ -54,10 +54,16 @@ struct KernelCalibration {
 };
 
 // Fits on the rows of `table` whose column gpu is `gpu`, or on all rows if there is no such column. Rows with the flag
-// outlier or over_peak are left out. Errors: a row that cannot be read or has no latency_ms; fewer than three kernels
-// in every family and number format; one whose middle row takes more than 7.4 times as long as forecast, or as short; a
-// row of more than twice the GPU's peak rate.
-Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options);
+// outlier or over_peak are left out. `notes`: sentences about rows that are left out or doubtful. Errors: a row that
+// cannot be read or has no latency_ms, or whose column mode is another mode; fewer than three kernels in every family
+// and number format; one whose middle row takes more than 7.4 times as long as forecast, or as short; a row of more
+// than twice the GPU's peak rate.
+Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options,
+                                            std::vector<std::string>* notes = nullptr);
+
+// The measurements that correct `op`: its family's, or those of products for other kernels on tensor units; null where
+// there are none.
+const FamilyCalibration* measurements_for(const KernelCalibration& calibration, const Operator& op);
 
 std::string to_json(const KernelCalibration& calibration);
 // Errors, with file and place: not JSON, another schema, a missing or unknown key, a number out of range.

@@ -30,6 +30,7 @@ struct KernelRow {
   std::string_view gpu, op;  // into the table
   Operator work;
   std::optional<double> latency_ms;
+  std::string_view bad_latency;   // latency_ms as it stands there, where it is no time ("OOM", 0); into the table
   std::optional<double> power_w;  // mean board power while it ran
   std::string_view framework;     // whose kernels ran, of the column of that name; into the table
   bool doubtful = false;          // the column outlier or over_peak is set
@@ -76,6 +77,7 @@ struct KernelErrors : ErrorFigures {
 struct KernelForecasts {
   std::vector<Forecast> forecasts;  // by row; latency 0 where the row is in `errors`
   std::vector<Error> errors;        // in the order of the rows, each with its line
+  std::vector<Error> unmeasured;    // likewise: rows that are forecast, whose latency_ms is no time
 };
 
 struct KernelTableOptions {

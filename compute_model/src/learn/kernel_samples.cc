@@ -170,6 +170,8 @@ Result<KernelSamples> read_samples(const KernelFitOptions& options,
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(KernelRow row, reader.row(i));
+      if (!row.bad_latency.empty())
+        return fail(bad_latency(row.bad_latency, fmt::format("{}:{}", table.where(), table.line(i))));
       if (!row.latency_ms) continue;
       if (*row.latency_ms < kShortest || *row.latency_ms > kLongest) {
         return fail({ErrorCode::kInvalidInput, fmt::format("latency_ms is {:g}", *row.latency_ms),

@@ -129,6 +129,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
   result.forecasts.resize(count);
   std::vector<std::optional<Error>> errors(count);
   std::vector<float> measured(count, 0.0F);
+  std::vector<std::string_view> bad_latencies(count);
   std::vector<std::pair<std::string_view, std::string_view>> groups(count);
   std::optional<Error> fatal;
 
@@ -175,6 +176,7 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
           continue;
         }
         if (row->latency_ms) measured[i] = static_cast<float>(*row->latency_ms);
+        bad_latencies[i] = row->bad_latency;
         groups[i] = {model->id, row->op};
         rows.push_back(i);
         operators.push_back(std::move(row->work));
@@ -188,7 +190,11 @@ Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
   std::pair<std::string_view, std::string_view> last_group;
   ErrorSums* sums = nullptr;
   for (std::size_t i = 0; i < count; ++i) {
-    if (errors[i]) result.errors.push_back(std::move(*errors[i]));
+    if (errors[i]) {
+      result.errors.push_back(std::move(*errors[i]));
+    } else if (!bad_latencies[i].empty()) {
+      result.unmeasured.push_back(bad_latency(bad_latencies[i], fmt::format("{}:{}", piece.where(), piece.line(i))));
+    }
     const Forecast& forecast = result.forecasts[i];
     if (!(measured[i] > 0) || !(forecast.latency > Seconds())) continue;
     if (sums == nullptr || groups[i] != last_group) {

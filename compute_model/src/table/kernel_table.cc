@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
+
+#include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
 namespace {
@@ -186,11 +189,12 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     return fail(error);
   }
   if (f.has(kLatency) && f.text(kLatency) != "inf") {  // out of memory
-    const double latency = f.real(kLatency);
-    if (!f.problem().empty() || !(latency > 0)) {
-      return fail(error_at(where(), fmt::format("latency_ms is \"{}\"", f.text(kLatency)), "a positive number of ms"));
+    const auto latency = number_from<double>(f.text(kLatency));
+    if (latency && *latency > 0 && std::isfinite(*latency)) {
+      row.latency_ms = *latency;
+    } else {
+      row.bad_latency = f.text(kLatency);
     }
-    row.latency_ms = latency;
   }
   if (f.has(kPower)) {
     const double power = f.real(kPower);

@@ -21,6 +21,9 @@ namespace ns_dist {
 // folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
 std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
 
+// A measured time that is none, of the column latency_ms.
+Error bad_latency(std::string_view text, std::string where);
+
 // A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
 std::string csv_cell(std::string text);
 

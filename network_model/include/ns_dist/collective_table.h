@@ -34,7 +34,8 @@ struct CollectiveRow {
   Bytes size;                                 // nccl-tests' size (Collective::size)
   bool integer = false;                       // column dtype: int8, uint8, ... uint64
   std::optional<double> latency_ms;
-  double imbalance = 1;  // Collective::imbalance
+  std::string bad_latency{};  // latency_ms as it stands there, where it is no time
+  double imbalance = 1;       // Collective::imbalance
   friend bool operator==(const CollectiveRow&, const CollectiveRow&) = default;
 };
 

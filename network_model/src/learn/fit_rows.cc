@@ -14,6 +14,7 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
   std::map<std::pair<std::string, std::string>, std::size_t> index;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
+    if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, ""));
     if (!row.latency_ms) {
       return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time"});
     }

@@ -109,9 +109,11 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     row.imbalance = *imbalance;
   }
   if (!field(kLatency).empty()) {
-    row.latency_ms = number_from<double>(field(kLatency));
-    if (!row.latency_ms || !(*row.latency_ms > 0) || !std::isfinite(*row.latency_ms)) {
-      return wrong(where, fmt::format("latency_ms \"{}\"", field(kLatency)), "a positive number");
+    const auto latency = number_from<double>(field(kLatency));
+    if (latency && *latency > 0 && std::isfinite(*latency)) {
+      row.latency_ms = *latency;
+    } else {
+      row.bad_latency = field(kLatency);
     }
   }
   return row;

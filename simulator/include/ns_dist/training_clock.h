@@ -1,6 +1,7 @@
 // How much longer kernels take in training than in a benchmark.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "ns_dist/cost.h"
@@ -62,21 +63,26 @@ double mean_of_largest(double n);
 // included, and within the 0.5 to 1 % that eight publications' steps leave open.
 double slowest_of(std::int64_t ranks, double deviation = TrainingConstants().deviation);
 
-// How far the products that a correction of kernels has measured stand for all of them, 0 to 1. Those in fp32 have no
-// load.
-double calibrated_share(const KernelCalibration& calibration);
+// How far measurements on this very GPU stand for the model's own forecasts of products, 0 to 1: 1 from 20 measured
+// kernels on, of the family and number format that correct an operator (measurements_for).
+class CalibratedShares {
+ public:
+  CalibratedShares() = default;  // none
+  explicit CalibratedShares(const KernelCalibration& calibration);
+  double of(const Operator& op) const;
+  bool measured_fp16() const { return measured_fp16_; }
 
-// How many times as long kernels take in a run of `ranks` GPUs as the compute model says. `calibrated`, 0 to 1: how far
-// measurements of products on this very GPU stand for the model's own. They have most of the load.
+ private:
+  std::array<std::array<double, kDTypeCount>, 3> shares_{};  // by kind of product
+  bool measured_fp16_ = false;                               // products
+};
+
+// How many times as long kernels take in a run of `ranks` GPUs as the compute model says. Measurements on this very GPU
+// have most of the load.
 class TrainingClock {
  public:
-  TrainingClock(const Gpu& gpu, double calibrated, std::int64_t ranks, const TrainingConstants& constants = {})
-      : share_calibrated(calibrated),
-        load(training_slowdown(gpu, constants.exponent + calibrated * (constants.calibrated - constants.exponent))),
-        fp16_as_bf16(calibrated == 0 && gpu.tensor[DType::kFp16] > FlopsPerSecond() &&
-                     gpu.tensor[DType::kBf16] == gpu.tensor[DType::kFp16]),
-        slowest(slowest_of(ranks, constants.deviation)),
-        experts(constants.experts) {}
+  TrainingClock(const Gpu& gpu, const CalibratedShares& calibrated, std::int64_t ranks,
+                const TrainingConstants& constants = {});
   // What the compute model is asked for. Where both formats have the same rate, products in fp16 run the same kernels
   // as those in bf16, and bf16 is what long runs and libraries of training were measured in. Nearly all measurements in
   // fp16 were made inside the layers of an inference engine: 5 % slower on A100, 13 % on H100.
@@ -96,14 +102,15 @@ class TrainingClock {
   double slowest_on(const Operator& op) const;
   double experts_on(const Operator& op) const;
 
-  const double share_calibrated;
-  const double load;  // of products
+  const CalibratedShares calibrated;
   const bool fp16_as_bf16;
   const double slowest;
   const double experts;  // and of those of experts
 
  private:
   static Forecast times(double longer, Forecast forecast);
+  const double efficiency_;  // training_slowdown of exponent 1
+  const double exponent_, exponent_calibrated_;
 };
 
 }  // namespace ns_dist

@@ -71,6 +71,15 @@ TEST_F(Collectives, RefusesRowsThatItCannotDivide) {
   EXPECT_THAT(result.out, HasSubstr("\nh100,all_reduce,8,67108864,\"8, not 16\",0."));
 }
 
+TEST_F(Collectives, ForecastsRowsWhoseMeasurementIsNone) {
+  const CommandResult result = collectives(
+      "gpu,collective,ranks,bytes,latency_ms\nh100,all_reduce,8,67108864,nan\nh100,all_reduce,8,67108864,0.4\n");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("in.csv:2: latency_ms is \"nan\"; expected a positive number of ms"));
+  EXPECT_THAT(result.err, HasSubstr("1 of 2 rows have no usable latency_ms"));
+  EXPECT_THAT(result.out, HasSubstr("\nh100,all_reduce,8,67108864,nan,0."));
+}
+
 TEST_F(Collectives, RefusesNumbersThatItDoesNotKnow) {
   const CommandResult result =
       collectives("gpu,collective,ranks,bytes,dtype\nh100,all_reduce,8,1024,int3\nh100,all_reduce,8,1024,int8\n");

@@ -79,6 +79,17 @@ TEST_F(Kernels, RefusesAQuoteThatIsNotClosed) {
   EXPECT_THAT(result.out, HasSubstr("\nh100,softmax,8192,4096,\"two\",,,,,,,,,,\n"));
 }
 
+// What was not measured is forecast all the same, and the row is named.
+TEST_F(Kernels, ForecastsRowsWhoseMeasurementIsNone) {
+  const CommandResult result =
+      kernels("gpu,op,b,h,latency_ms\nh100,softmax,8192,4096,OOM\nh100,softmax,8192,4096,0\nh100,softmax,8192,4096,\n");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("in.csv:2: latency_ms is \"OOM\"; expected a positive number of ms, or nothing"));
+  EXPECT_THAT(result.err, HasSubstr("2 of 3 rows have no usable latency_ms"));
+  EXPECT_THAT(result.err, Not(HasSubstr("could not be forecast")));
+  EXPECT_THAT(result.out, HasSubstr("OOM,0."));
+}
+
 TEST_F(Kernels, ErrorsAreThoseOfAGpuHoweverItIsSpelled) {
   const std::string errors =
       kernels("gpu,op,b,h,latency_ms\nh100,softmax,8192,4096,0.1\nh100-sxm-80gb,softmax,8192,4096,0.1\n",

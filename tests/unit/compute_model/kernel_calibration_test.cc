@@ -1,6 +1,7 @@
 #include "ns_dist/kernel_calibration.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -106,6 +107,61 @@ TEST(KernelCalibration, ProductsCorrectWhatRunsOnMatrixUnitsAndWasNotMeasured) {
   }
   const Operator norm{Normalization{.rows = 8192, .columns = 8192}, DType::kBf16};
   EXPECT_EQ((*plain)->forecast(norm)->latency, (*corrected)->forecast(norm)->latency);
+}
+
+// FP32 runs on vector units and says nothing of tensor units; FP8 runs on them, and says less of BF16 than BF16 does.
+TEST(KernelCalibration, AFormatCorrectsWhatRunsOnItsUnits) {
+  const auto plain = make_compute_model(h100());
+  const Operator product{Gemm{.m = 4096, .n = 4096, .k = 2048}, DType::kBf16};
+  const auto corrected = [&](DType measured) {
+    KernelCalibration calibration = calibrated(h100(), 1.3);
+    calibration.families[0].dtype = measured;
+    const auto model =
+        make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibration)});
+    return *(*model)->forecast(product);
+  };
+  const Forecast before = *(*plain)->forecast(product), fp32 = corrected(DType::kFp32), fp8 = corrected(DType::kFp8),
+                 fp16 = corrected(DType::kFp16);
+  EXPECT_EQ(fp32.latency, before.latency);
+  EXPECT_NEAR(fp8.latency / before.latency, 1.3, 0.05);
+  EXPECT_NEAR(fp16.latency / before.latency, 1.3, 0.05);
+  EXPECT_GT(fp8.high / fp8.latency, fp16.high / fp16.latency);
+}
+
+// Rows of one kernel that took 0.9 and 2 times as long as forecast: no correction is right by less than that, and a
+// warning names the kernel.
+TEST(KernelCalibration, RowsThatContradictEachOtherWidenTheInterval) {
+  const std::string fast = measured(h100(), 0.9, 24, Mode::kSustained),
+                    slow = measured(h100(), 2, 24, Mode::kSustained);
+  std::vector<std::string> notes;
+  const auto calibration =
+      calibrate_kernels(h100(), *CsvTable::parse(fast + slow.substr(slow.find('\n') + 1), "rows.csv"), {}, &notes);
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  const FamilyCalibration& products = calibration->families[0];
+  EXPECT_LT(products.low, -0.39);
+  EXPECT_GT(products.high, 0.39);
+  EXPECT_GT(products.after, 0.3);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_THAT(notes[0], ::testing::HasSubstr("contradict each other by 40 %"));
+}
+
+// What is left out is told: rows of other GPUs and families of fewer than three kernels. Rows of another mode are an
+// error.
+TEST(KernelCalibration, SaysWhichRowsItLeavesOut) {
+  std::string text = "gpu,mode,op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= 4; ++i) text += fmt::format("h100,sustained,linear,bf16,{},4096,4096,{}\n", 1024 * i, 0.08 * i);
+  text += "h100,sustained,linear,fp8,4096,4096,4096,0.2\nother,sustained,linear,bf16,4096,4096,4096,0.2\n";
+  const auto calibrate = [&](const std::string& rows, std::vector<std::string>& notes) {
+    return calibrate_kernels(h100(), *CsvTable::parse(rows, "rows.csv"), {}, &notes);
+  };
+  std::vector<std::string> notes;
+  ASSERT_TRUE(calibrate(text, notes));
+  EXPECT_THAT(notes, ::testing::UnorderedElementsAre("1 row of other, not of h100: left out",
+                                                     "gemm fp8: 1 kernel, and a correction needs 3: left out"));
+  const auto refused = calibrate(text + "h100,burst,linear,bf16,512,4096,4096,0.02\n", notes);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()),
+              ::testing::AllOf(::testing::HasSubstr("rows.csv:8"), ::testing::HasSubstr("mode burst")));
 }
 
 // A short causal kernel is as slow as that without a mask, before its correction: one correction, not both.

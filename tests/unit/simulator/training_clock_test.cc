@@ -24,36 +24,45 @@ const Operator kProduct{Gemm{.m = 8192, .n = 8192, .k = 8192}, DType::kBf16};
 const Operator kExperts{GroupedGemm{}, DType::kBf16};
 const Operator kNorm{Softmax{.rows = 8192, .columns = 8192}, DType::kBf16};
 
+KernelCalibration calibration_of(std::string_view family, DType dtype, std::size_t kernels) {
+  FamilyCalibration measured;
+  measured.family = family, measured.dtype = dtype;
+  measured.points.resize(kernels);
+  return {"h100-sxm-80gb", Mode::kSustained, {measured}};
+}
+
+CalibratedShares measured(std::size_t kernels, std::string_view family = "gemm", DType dtype = DType::kBf16) {
+  return CalibratedShares(calibration_of(family, dtype, kernels));
+}
+
 // An A100 has the power for its products; an H100 makes 1.777 times as many of a joule: (540,672^2 * 700
 // / 4.66e-31)^(1/3) / 700 W = 1.086 TFLOP/J, and 1.777^0.24 = 1.148. What one has no data for is left alone.
 TEST(TrainingClock, ProductsRunAtTheClockThatPowerLeaves) {
-  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), false, 1).factor(kProduct), 1);
-  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kProduct), 1.148, 0.001);
-  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor(kNorm), 1);
+  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), {}, 1).factor(kProduct), 1);
+  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), {}, 1).factor(kProduct), 1.148, 0.001);
+  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), {}, 1).factor(kNorm), 1);
   // Its own measurements have most of the load: 1.777^0.06 = 1.035.
-  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), true, 1).factor(kProduct), 1.035, 0.001);
-  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), true, 1).factor(kProduct), 1);
-  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), 0.5, 1).factor(kProduct), std::sqrt(1.148 * 1.035), 0.001);
+  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), measured(20), 1).factor(kProduct), 1.035, 0.001);
+  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), measured(20), 1).factor(kProduct), 1);
+  EXPECT_NEAR(TrainingClock(gpu("h100-sxm-80gb"), measured(10), 1).factor(kProduct), std::sqrt(1.148 * 1.035), 0.001);
   // FP32 products are no tensor cores' work.
-  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), false, 1).factor({Gemm{}, DType::kFp32}), 1);
+  EXPECT_EQ(TrainingClock(gpu("h100-sxm-80gb"), {}, 1).factor({Gemm{}, DType::kFp32}), 1);
   Gpu saving = gpu("h100-sxm-80gb");  // twice the clock for the same power
   for (const DType dtype : kAllDTypes) saving.tensor[dtype] = 2 * saving.tensor[dtype];
   saving.boost_clock = 2 * saving.boost_clock, saving.flop_energy = 0.5;
   EXPECT_NEAR(training_slowdown(saving), training_slowdown(gpu("h100-sxm-80gb")), 1e-12);
   Gpu unknown = gpu("h100-sxm-80gb");
   unknown.board_power = {};
-  EXPECT_EQ(TrainingClock(unknown, false, 1).factor(kProduct), 1);
+  EXPECT_EQ(TrainingClock(unknown, {}, 1).factor(kProduct), 1);
 }
 
-// Twenty measured products take most of the load of all; fewer less, and other kernels and fp32 none.
+// Twenty measured products take most of the load of all; fewer less, and other kernels and fp32 none. Attention that
+// was measured says nothing of products; products that correct attention do.
 TEST(TrainingClock, CalibrationsCountByTheirProducts) {
   Scenario scenario;
   scenario.cluster.gpu = gpu("h100-sxm-80gb");
   const auto load = [&](std::string_view family, DType dtype, std::size_t kernels) {
-    FamilyCalibration measured;
-    measured.family = family, measured.dtype = dtype;
-    measured.points.resize(kernels);
-    scenario.kernel_calibration = KernelCalibration{"h100-sxm-80gb", Mode::kSustained, {measured}};
+    scenario.kernel_calibration = calibration_of(family, dtype, kernels);
     return training_clock(scenario, 1).factor(kProduct);
   };
   EXPECT_NEAR(load("gemm", DType::kBf16, 40), 1.035, 0.001);
@@ -61,6 +70,12 @@ TEST(TrainingClock, CalibrationsCountByTheirProducts) {
   EXPECT_NEAR(load("gemm", DType::kBf16, 10), std::sqrt(1.148 * 1.035), 0.001);
   EXPECT_NEAR(load("normalization", DType::kBf16, 40), 1.148, 0.001);
   EXPECT_NEAR(load("gemm", DType::kFp32, 40), 1.148, 0.001);
+  EXPECT_NEAR(load("attention", DType::kBf16, 40), 1.148, 0.001);
+  EXPECT_NEAR(load("grouped_gemm", DType::kBf16, 40), 1.148, 0.001);
+  const TrainingClock attention(gpu("h100-sxm-80gb"), measured(40, "attention"), 1),
+      products(gpu("h100-sxm-80gb"), measured(40), 1);
+  EXPECT_NEAR(attention.factor({Attention{}, DType::kBf16}), 1.035, 0.001);
+  EXPECT_NEAR(products.factor({Attention{}, DType::kBf16}), 1.035, 0.001);
 }
 
 // What a planner asks of a GPU that nobody has yet: no board of the catalog takes longer for a step when its data sheet
@@ -106,22 +121,23 @@ TEST(TrainingClock, ABetterDataSheetMakesNoStepLonger) {
 
 // fp16 and bf16 run the same kernels where the data sheet has one rate for both; V100 has no bf16, MI100 half a rate.
 TEST(TrainingClock, ProductsInFp16AreThoseInBf16) {
-  const auto format = [](const char* id, const OperatorKind& kind, bool calibrated = false) {
+  const auto format = [](const char* id, const OperatorKind& kind, const CalibratedShares& calibrated = {}) {
     return TrainingClock(gpu(id), calibrated, 1).kernel_of({kind, DType::kFp16}).dtype;
   };
   EXPECT_EQ(format("a100-sxm-80gb", Gemm{}), DType::kBf16);
   EXPECT_EQ(format("a100-sxm-80gb", Attention{}), DType::kBf16);
   EXPECT_EQ(format("a100-sxm-80gb", Normalization{}), DType::kFp16);
-  EXPECT_EQ(format("a100-sxm-80gb", Gemm{}, true), DType::kFp16);  // its own measurements are of the format
+  EXPECT_EQ(format("a100-sxm-80gb", Gemm{}, measured(3, "gemm", DType::kFp16)), DType::kFp16);
+  EXPECT_EQ(format("a100-sxm-80gb", Gemm{}, measured(40)), DType::kBf16);
   EXPECT_EQ(format("v100-sxm2-32gb", Gemm{}), DType::kFp16);
   EXPECT_EQ(format("mi100", Gemm{}), DType::kFp16);
-  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), false, 1).kernel_of({Gemm{}, DType::kFp32}).dtype, DType::kFp32);
+  EXPECT_EQ(TrainingClock(gpu("a100-sxm-80gb"), {}, 1).kernel_of({Gemm{}, DType::kFp32}).dtype, DType::kFp32);
 }
 
 TEST(TrainingClock, ForecastsTheKernelThatRuns) {
   const auto kernels = make_compute_model(gpu("l40s"));
   ASSERT_TRUE(kernels.has_value());
-  const TrainingClock clock(gpu("l40s"), false, 8);
+  const TrainingClock clock(gpu("l40s"), {}, 8);
   const Gemm product{.m = 2048, .n = 1920, .k = 5120, .epilogue = Epilogue::kBias};
   const auto half = clock.forecast(**kernels, {product, DType::kFp16});
   const auto bf16 = clock.forecast(**kernels, {product, DType::kBf16});
@@ -154,7 +170,7 @@ TEST(TrainingClock, AllWaitForTheSlowest) {
 }
 
 TEST(TrainingClock, ProductsOfExpertsTakeLonger) {
-  const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
+  const TrainingClock clock(gpu("h100-sxm-80gb"), {}, 64);
   EXPECT_DOUBLE_EQ(clock.factor(kExperts), TrainingConstants().experts * clock.factor(kProduct));
 }
 
@@ -170,7 +186,7 @@ TEST(TrainingClock, OneRankWithAllExpertsWaitsForNoOther) {
 // A plan with an imbalance of its own has that part of the factor already. What is longer holds: 1.3 times even groups,
 // or the busiest rank's tokens. Products that only read weights take as long for more tokens, and no less than before.
 TEST(TrainingClock, AnImbalanceIsAPartOfWhatExpertsTake) {
-  const TrainingClock clock(gpu("h100-sxm-80gb"), false, 64);
+  const TrainingClock clock(gpu("h100-sxm-80gb"), {}, 64);
   Forecast even;
   even.latency = 10 * units::us, even.low = 9 * units::us, even.high = 12 * units::us;
   const double usual = clock.in_training(even, kExperts).latency / units::us;
