@@ -43,6 +43,19 @@ class Page {
   std::string text_;
 };
 
+// "; corrected by 144 measured kernels and by measured collectives"
+std::string corrections_text(const Scenario& scenario) {
+  std::string text;
+  if (scenario.kernel_calibration) {
+    std::size_t kernels = 0;
+    for (const FamilyCalibration& family : scenario.kernel_calibration->families) kernels += family.points.size();
+    text = fmt::format("; corrected by {} measured kernels", kernels);
+  }
+  if (scenario.network.calibration)
+    text += text.empty() ? "; corrected by measured collectives" : " and by measured collectives";
+  return text;
+}
+
 void describe(Page& page, const Report& report) {
   const Scenario& scenario = report.scenario;
   page.line("{}", page.style().bold(fmt::format("{} ({})", work_text(report), scenario.cluster.gpu.id)));
@@ -51,8 +64,9 @@ void describe(Page& page, const Report& report) {
   page.line("  {}; {}", degrees_text(scenario.plan), batch_text(scenario.training));
   page.line("  {}", settings_text(scenario.plan));
   if (!scenario.framework.empty()) {
-    page.line("  defaults of {}{}", scenario.framework,
-              scenario.compared_with.empty() ? "; none of its steps was compared, so the interval is wider" : "");
+    page.line("  defaults of {}{}{}", scenario.framework,
+              scenario.compared_with.empty() ? "; none of its steps was compared, so the interval is wider" : "",
+              corrections_text(scenario));
   }
 }
 

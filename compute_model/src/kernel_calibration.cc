@@ -331,7 +331,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
         "{} row{} faster than the peak rate of {}, which no forecast is: is the peak of the GPU's file right?",
         above_peak, above_peak == 1 ? " is" : "s are", gpu.id));
   }
-  KernelCalibration calibration{gpu.id, options.mode, {}};
+  KernelCalibration calibration{gpu.id, options.mode, {}, board_text(gpu)};
   for (const auto& [key, rows] : families) {
     const std::vector<Observation> kernels = by_kernel(rows);
     note_rows(key.first, key.second, kernels, found);
@@ -360,9 +360,16 @@ std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op) {
           gpu.memory_bandwidth > BytesPerSecond() ? (work.read + work.written) / gpu.memory_bandwidth / units::s : 0};
 }
 
+std::string board_text(const Gpu& gpu) {
+  return fmt::format("{} SMs at {:.0f} MHz, {:.0f} W, {:.0f} GB/s", gpu.sm_count, gpu.boost_clock / units::MHz,
+                     gpu.board_power / units::W, gpu.memory_bandwidth / (units::GB / units::s));
+}
+
 std::string to_json(const KernelCalibration& calibration) {
   Json json;
-  json["schema"] = kSchema, json["gpu"] = calibration.gpu, json["mode"] = name_of(calibration.mode);
+  json["schema"] = kSchema, json["gpu"] = calibration.gpu;
+  if (!calibration.machine.empty()) json["machine"] = calibration.machine;
+  json["mode"] = name_of(calibration.mode);
   json["families"] = Json::array();
   for (const FamilyCalibration& f : calibration.families) {
     Json points = Json::array(), kernels = Json::array();
@@ -393,6 +400,7 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
   if (!errors.empty()) return fail(join(std::move(errors)));
   KernelCalibration calibration;
   calibration.gpu = reader.text("gpu");
+  if (reader.has("machine")) calibration.machine = reader.text("machine");  // not in files of before
   calibration.mode = reader.enumerator<Mode>("mode");
   std::vector<std::string_view> names;
   for (const OperatorForm& known : operator_forms()) names.push_back(known.family);

@@ -451,6 +451,13 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   const std::vector<std::int64_t> layers = layers_of_positions(scenario);
   for (Warning& each : without_effect(scenario, layers)) found.push_back(std::move(each));
   if (auto uneven = uneven_stages(scenario, layers)) found.push_back(*std::move(uneven));
+  if (const auto& kernels = scenario.kernel_calibration; kernels && !kernels->machine.empty()) {
+    if (const std::string here = board_text(scenario.cluster.gpu); here != kernels->machine) {
+      found.push_back({"calibration_of_another_board",
+                       fmt::format("the kernels of the calibration were measured on {} of {}, and this one has {}",
+                                   kernels->gpu, kernels->machine, here)});
+    }
+  }
   if (scenario.network.calibration) {
     std::string others = measured_elsewhere(*scenario.network.calibration, {&scenario.cluster.id, 1});
     if (!others.empty()) found.push_back({"calibration_of_others", std::move(others)});

@@ -50,6 +50,7 @@ struct KernelCalibration {
   std::string gpu;  // id
   Mode mode = Mode::kBurst;
   std::vector<FamilyCalibration> families;
+  std::string machine{};  // board_text of that GPU; empty: not known
   friend bool operator==(const KernelCalibration&, const KernelCalibration&) = default;
 };
 
@@ -60,6 +61,9 @@ struct KernelCalibration {
 // than twice the GPU's peak rate.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options,
                                             std::vector<std::string>* notes = nullptr);
+
+// What tells a GPU from another one of its id: "132 SMs at 1980 MHz, 700 W, 3350 GB/s".
+std::string board_text(const Gpu& gpu);
 
 // The measurements that correct `op`: its family's, or those of products for other kernels on tensor units; null where
 // there are none.

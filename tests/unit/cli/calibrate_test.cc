@@ -137,6 +137,17 @@ TEST(Calibrate, CorrectsTheKernelsOfTheGpuThatWasMeasured) {
   // The report carries the correction, so that the file may go.
   const std::string plan = "--model llama2-13b --tp 8 --global-batch 8 --json ";
   const std::string corrected = run(plan + "--kernel-calibration mine.json", folder).out;
+  EXPECT_THAT(run("--model llama2-13b --tp 8 --global-batch 8 --kernel-calibration mine.json", folder).out,
+              HasSubstr("corrected by 12 measured kernels"));
+
+  // A board of another power is another machine, whatever its file calls it.
+  std::ofstream(folder.path() / "h100-sxm-80gb.json")
+      << R"({"schema": "ns-dist/gpu/1", "id": "h100-sxm-80gb", "name": "H100", "like": "h100-nvl", "board_power": "300 W",
+             "sources": "mine"})";
+  const std::string other = "--model llama2-13b --tp 1 --global-batch 8 --gpu h100-sxm-80gb.json ";
+  EXPECT_THAT(run(other + "--kernel-calibration mine.json", folder).out,
+              HasSubstr("measured on h100-sxm-80gb of 132 SMs at 1980 MHz, 700 W, 3350 GB/s, and this one has"));
+  EXPECT_THAT(run(plan + "--kernel-calibration mine.json", folder).out, Not(HasSubstr("calibration_of_another_board")));
   std::ofstream(folder.path() / "report.json") << corrected;
   std::filesystem::remove(folder.path() / "mine.json");
   const auto step = [](const std::string& text) { return json::parse(text)["step_time_s"].get<double>(); };
