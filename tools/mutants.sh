@@ -221,7 +221,7 @@ GPU-hours count one GPU|simulator/src/time_to_train.cc|s@time.gpu_hours = paid \
 independent deviations are added|simulator/src/step_interval.cc|s@std::hypot(parts.forecasts_above, parts.rest_above, parts.clock_above)@parts.forecasts_above + parts.rest_above + parts.clock_above@|unit_simulator property_simulator
 the building takes no power|simulator/src/energy.cc|s@ \* scenario.facility.pue.value@@|unit_simulator property_simulator
 a slow stage is fast|simulator/src/costs.cc|s@factor /= stragglers.stage_speed@factor *= stragglers.stage_speed@|unit_simulator property_simulator
-one rank with all experts waits for others|simulator/src/scenario.cc|s@plan.ep == 1 ? &TrainingConstants@plan.ep == 0 ? \&TrainingConstants@|unit_simulator
+one rank with all experts waits for others|simulator/src/scenario.cc|s@const double share = std::min(1.0, std::log2@const double share = 1 + 0 * std::min(1.0, std::log2@|unit_simulator
 a shortened model keeps its experts|core/src/model.cc|s@if (!any) model.moe.reset(), @if (!any) @|unit_simulator
 the slowest of many ranks is as fast as all|simulator/src/training_clock.cc|s@return 1 + deviation \* mean_of_largest@return 1 + 0 * deviation * mean_of_largest@|unit_simulator property_simulator
 copies to the host reach the data sheet|simulator/src/host_work.cc|s@floor / efficiency.share@floor / 1.0@|unit_simulator property_simulator
