@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -145,10 +146,20 @@ Result<void> find_model(const References& spec, const Catalog& catalog, const Sc
   return {};
 }
 
-std::vector<InputFile> files_of(const Catalog& catalog, const Scenario* base) {
+// Whether `spec` names another entry in place of this file's, by the folder in which a catalog keeps it. What a user's
+// file elsewhere is for is not known.
+bool replaces(const References& spec, std::string_view file) {
+  const std::string folder = std::filesystem::path(file).parent_path().filename().string();
+  if (folder == "models") return spec.model.has_value();
+  return (spec.gpu || spec.cluster) && (folder == "gpus" || folder == "clusters" || folder == "fabrics");
+}
+
+std::vector<InputFile> files_of(const References& spec, const Catalog& catalog, const Scenario* base) {
   std::map<std::string, std::string> by_path;
   if (base != nullptr) {
-    for (const InputFile& file : base->files) by_path[file.path] = file.hash;
+    for (const InputFile& file : base->files) {
+      if (!replaces(spec, file.path)) by_path[file.path] = file.hash;
+    }
   }
   for (const InputFile& file : catalog.inputs()) by_path[file.path] = file.hash;
   std::vector<InputFile> files;
@@ -202,7 +213,7 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
          find_machine(spec, catalog, base, scenario.plan, scenario.training, given.contains("plan/dp")));
   follow_machine(scenario, given, base);
   NS_TRY_VOID(check_stragglers(scenario));
-  scenario.files = files_of(catalog, base);
+  scenario.files = files_of(spec, catalog, base);
   NS_TRY_VOID(use_calibrations(scenario, spec));
   return scenario;
 }

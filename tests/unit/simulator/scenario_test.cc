@@ -379,6 +379,20 @@ TEST(Resolve, OtherLinksOfAReportLeaveItsPlan) {
 }
 
 // What a report's plan has stays where a flag says the same, or something that goes with it.
+// A report's files are those of the entries in use: what another model or GPU replaces is no longer there.
+TEST(Resolve, ReplacedEntriesAreNoInputs) {
+  const auto scenario_of = [](const ScenarioSpec& spec, const Scenario* base = nullptr) {
+    return *resolve(spec, Catalog::built_in(), base);
+  };
+  ScenarioSpec spec, other, both;
+  spec.set("plan/tp", 8);
+  other.set("machine/gpu", "a100").set("model", "gpt3-13b");
+  both.set("plan/tp", 8).set("machine/gpu", "a100").set("model", "gpt3-13b");
+  const Scenario base = scenario_of(spec);
+  EXPECT_EQ(scenario_of(other, &base).files, scenario_of(both).files);
+  EXPECT_EQ(scenario_of({}, &base).files, base.files);
+}
+
 TEST(Resolve, ASchedulesChunksStay) {
   const auto plan_of = [](const char* schedule) {
     return resolved(
