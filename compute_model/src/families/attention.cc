@@ -269,10 +269,12 @@ Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtyp
     const double together = cold * static_cast<double>(op.in_a_row);
     estimate.seconds *= 1 + kLongLoss * together / (together + kLongTime);
   }
-  // The rates were measured on boards that pay for them. Products of L4 (72 W) cost as much here as in a matrix
-  // product.
+  // Nobody measured these kernels on a board with GDDR: where its power is short (L4, 72 W), products cost as much as
+  // in a matrix product. Boards with HBM pay for the rates that were measured there: cuDNN has 1,810 TFLOP/s on GB200,
+  // whose ceiling is 1,590.
   const double ceiling = machine.ceiling(dtype);
-  if (ceiling > 0) estimate.seconds = std::max(estimate.seconds, computed_by(machine, op, dtype).flops / ceiling);
+  if (machine.gddr && ceiling > 0)
+    estimate.seconds = std::max(estimate.seconds, computed_by(machine, op, dtype).flops / ceiling);
   estimate.spread = prior.spread;
   const double waves = static_cast<double>(op.batch) * static_cast<double>(op.heads) *
                        std::ceil(static_cast<double>(op.query_length) / kBlock);
