@@ -156,11 +156,10 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
 void warn_if_worse(std::string_view what, double before, double after) {
   constexpr double kVisible = 0.0005;  // of what is printed
   if (!(after > before + kVisible)) return;
-  std::fputs(fmt::format("ns-dist: warning: the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % "
-                         "after; do without it, or measure more rows\n",
-                         what, 100 * before, 100 * after)
-                 .c_str(),
-             stderr);
+  warn(
+      fmt::format("the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % after; do without it, or "
+                  "measure more rows",
+                  what, 100 * before, 100 * after));
 }
 
 // A correction of collectives: what the measurements add to the curves that are compiled in.
@@ -309,7 +308,7 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   NS_TRY_VOID(check_kernel_columns(table, gpu.id));
   std::vector<std::string> notes;
   NS_TRY(const KernelCalibration calibration, calibrate_kernels(gpu, table, options, &notes));
-  for (const std::string& note : notes) std::fputs(fmt::format("ns-dist: warning: {}\n", note).c_str(), stderr);
+  for (const std::string& note : notes) warn(note);
   NS_TRY_VOID(write_text(request.output, to_json(calibration)));
   std::string text = fmt::format("{} on {}, in {}\n", mode, gpu.id, request.output);
   if (options.mode == Mode::kSustained)

@@ -236,23 +236,6 @@ CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationP
 
 namespace {
 
-// Error: a row of another mode than `mode`, as the collector writes it.
-Result<void> check_modes(const CsvTable& table, Mode mode) {
-  const auto column = table.column("mode");
-  if (!column) return {};
-  std::vector<std::string_view> fields;
-  for (std::size_t i = 0; i < table.row_count(); ++i) {
-    NS_TRY_VOID(table.fields(i, fields));
-    if (*column >= fields.size() || fields[*column].empty() || fields[*column] == name_of(mode)) continue;
-    Error error = wrong(fmt::format("{}:{}", table.where(), table.line(i)),
-                        fmt::format("the row was measured in mode {}", shortened(fields[*column])),
-                        fmt::format("rows of mode {}", name_of(mode)));
-    error.hint = "calibrate in the mode of the rows (--mode), and measure for simulate in mode sustained";
-    return fail(std::move(error));
-  }
-  return {};
-}
-
 // What the user should know of the rows of a family.
 void note_rows(std::string_view family, DType dtype, const std::vector<Observation>& kernels,
                std::vector<std::string>& notes) {
@@ -283,7 +266,6 @@ void note_rows(std::string_view family, DType dtype, const std::vector<Observati
 
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options,
                                             std::vector<std::string>* notes) {
-  NS_TRY_VOID(check_modes(table, options.mode));
   ComputeModelOptions plain = options;
   plain.calibration.reset();
   NS_TRY(const auto model, make_compute_model(gpu, plain));
@@ -294,12 +276,18 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   std::size_t above_peak = 0;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
+    const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
+    if (!row.mode.empty() && row.mode != name_of(options.mode)) {
+      Error error = wrong(where, fmt::format("the row was measured in mode {}", shortened(row.mode)),
+                          fmt::format("rows of mode {}", name_of(options.mode)));
+      error.hint = "calibrate in the mode of the rows (--mode), and measure for simulate in mode sustained";
+      return fail(std::move(error));
+    }
     if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) {
       ++of_others[shortened(row.gpu)];
       continue;
     }
     if (row.doubtful) continue;
-    const std::string where = fmt::format("{}:{}", table.where(), table.line(i));
     if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, where));
     if (!row.latency_ms) {
       return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));

@@ -33,6 +33,7 @@ struct KernelRow {
   std::string_view bad_latency;   // latency_ms as it stands there, where it is no time ("OOM", 0); into the table
   std::optional<double> power_w;  // mean board power while it ran
   std::string_view framework;     // whose kernels ran, of the column of that name; into the table
+  std::string_view mode;          // in which it was measured, of the column of that name; into the table
   bool doubtful = false;          // the column outlier or over_peak is set
   friend bool operator==(const KernelRow&, const KernelRow&) = default;
 };

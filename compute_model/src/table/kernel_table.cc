@@ -204,6 +204,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     row.power_w = power;
   }
   row.framework = f.text(f.has(kFramework) ? kFramework : "backend");
+  row.mode = f.text("mode");
   row.doubtful = f.flagged(kOutlier) || f.flagged(kOverPeak);
   return row;
 }
