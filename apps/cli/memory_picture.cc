@@ -153,7 +153,8 @@ std::string memory_by_part(const Report& report) {
   text += table(head, rows);
   return text +
          "<p class=\"soft\"><em>Allocated</em> is the sum: what tensors take (PyTorch's max_memory_allocated). "
-         "<em>Reserved</em> adds 5 % that the caching allocator cannot give back. <em>nvidia-smi</em> adds the CUDA "
+         "<em>Reserved</em> adds 5 % that the caching allocator cannot give back, and what DeepSpeed's update copies "
+         "when activations are gone. <em>nvidia-smi</em> adds the CUDA "
          "context, 1 GiB, and NCCL's buffers, 0.5 to 0.7 GiB for each group of ranks. <em>Other</em> is "
          "256 MiB for workspaces of products, and DeepSpeed's buffers of gradients. Weights "
          "have the layers that ZeRO-3 gathers and prefetches, gradients the layers that wait for their "
