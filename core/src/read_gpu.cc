@@ -29,6 +29,14 @@ void quantities_of(const nlohmann::ordered_json& value, const std::string& point
   }
 }
 
+bool points_into(const nlohmann::ordered_json& root, const std::string& pointer) {
+  try {
+    return root.contains(nlohmann::ordered_json::json_pointer(pointer));
+  } catch (const nlohmann::ordered_json::exception&) {
+    return false;  // an escape that is none, an array's index that is none
+  }
+}
+
 }  // namespace
 
 void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
@@ -47,6 +55,9 @@ void check_sources(const nlohmann::ordered_json& root, JsonReader& reader) {
       if (!key.starts_with("/")) {
         sources.note(pointer_step(key), fmt::format("\"{}\" is not a JSON pointer", shortened(key)),
                      "a pointer like \"/memory/bandwidth\"");
+      } else if (!points_into(root, key)) {
+        sources.note(pointer_step(key), fmt::format("this file has nothing at \"{}\"", shortened(key)),
+                     "a pointer to a value of this file", "take this source out, or correct its pointer");
       }
       covered.push_back(key);
     }
@@ -178,7 +189,8 @@ Result<Gpu> gpu_of(const nlohmann::ordered_json& root, const std::string& where)
       "scale_up",
       [&](JsonReader& link) {
         gpu.scale_up.emplace();
-        gpu.scale_up->kind = link.text("kind");
+        static const std::vector<std::string_view> kKinds = {"nvlink", "nvlink-bridge", "xgmi", "ualink"};
+        gpu.scale_up->kind = kKinds[link.choice("kind", kKinds)];
         gpu.scale_up->generation = static_cast<int>(link.integer("generation", 0, 100, Presence::kOptional));
         gpu.scale_up->links = static_cast<int>(link.integer("links", 1, 1000));
         gpu.scale_up->bandwidth = link.quantity<BytesPerSecond>("bandwidth");

@@ -625,6 +625,20 @@ TEST(ReadFabric, EveryNumberNeedsASource) {
   EXPECT_THAT(to_text(fabric.error()), HasSubstr("x.json#/bandwidth: this number has no source"));
 }
 
+// A key that was renamed leaves no source behind that looks as if it were of a number.
+TEST(ReadFabric, EverySourceIsOfSomething) {
+  const auto fabric = read_fabric(R"({"schema": "ns-dist/fabric/1", "id": "x", "name": "x", "kind": "roce",
+                                      "bandwidth": "12 GB/s", "latency": "1 us",
+                                      "sources": {"": "mine", "/latency": "mine", "/bandwidth": "mine",
+                                                  "/speed": "mine", "/latency~": "mine"}})",
+                                  "x.json");
+  ASSERT_FALSE(fabric);
+  EXPECT_THAT(to_text(fabric.error()),
+              AllOf(HasSubstr(R"(x.json#/sources/~1speed: this file has nothing at "/speed")"),
+                    HasSubstr(R"(this file has nothing at "/latency~")"), HasSubstr(R"("" is not a JSON pointer)"),
+                    ::testing::Not(HasSubstr(R"(nothing at "/latency")"))));
+}
+
 // A number that is not read needs no source.
 TEST(ReadFabric, AWrongNumberIsNotAskedForItsSource) {
   const auto fabric =
