@@ -118,5 +118,28 @@ TEST(StepInterval, FrameworksWithoutComparableStepsAreLessCertain) {
   }
 }
 
+// The largest step that was compared ran on 6,144 GPUs. A hundred thousand are sixteen times as many.
+TEST(StepInterval, MoreGpusThanAnyComparedStepAreLessCertain) {
+  for (const bool experts : {false, true}) {
+    Scenario scenario = small_scenario();
+    if (experts) scenario.model.moe = Experts{};
+    const auto on = [&](std::int64_t gpus) {
+      scenario.plan.dp = gpus / (scenario.plan.tp * scenario.plan.pp * scenario.plan.cp);
+      return unexplained(scenario);
+    };
+    const Unexplained compared = on(6'144), one = on(8'192), two = on(16'384), all = on(98'304);
+    EXPECT_EQ(compared.above, on(64).above);
+    EXPECT_EQ(compared.situation, on(64).situation);
+    EXPECT_LT(compared.below, one.below);
+    EXPECT_LT(one.below, two.below);
+    EXPECT_NE(compared.situation, one.situation);
+    EXPECT_EQ(all.below, on(1'000'000).below);
+    scenario.compared_with.clear();
+    EXPECT_EQ(all.below, unexplained(scenario).below);
+    EXPECT_EQ(all.above, unexplained(scenario).above);
+    EXPECT_EQ(all.between, unexplained(scenario).between);
+  }
+}
+
 }  // namespace
 }  // namespace ns_dist
