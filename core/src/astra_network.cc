@@ -58,8 +58,7 @@ AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus) {
       bandwidth /= 2;
       break;
     case AstraTopology::kFullyConnected:
-      bandwidth /=
-          static_cast<double>(std::max<std::int64_t>((level.size > 0 ? level.size + level.spare : npus) - 1, 1));
+      bandwidth /= static_cast<double>(std::max<std::int64_t>(level.mesh_units(npus) - 1, 1));
       break;
     case AstraTopology::kSwitch:
       latency /= 2;

@@ -10,6 +10,7 @@ namespace {
 // Whether a level consists of links of the kind that the GPU has.
 bool consists_of(const ScaleUpLink& link, FabricKind kind) {
   if (link.kind == "xgmi") return kind == FabricKind::kXgmi;
+  if (link.kind == "ualink") return kind == FabricKind::kUalink;
   return link.kind.starts_with("nvlink") && (kind == FabricKind::kNvlink || kind == FabricKind::kNvswitch);
 }
 
@@ -50,9 +51,10 @@ Cluster with_gpu(Cluster cluster, const Gpu& gpu, double faster) {
 
 // Whether the machine joins its GPUs by links that its GPU does not have.
 bool lends_links(const Cluster& cluster) {
-  if (cluster.gpu.scale_up || cluster.levels.empty()) return false;
+  if (cluster.levels.empty()) return false;
   const FabricKind kind = cluster.levels.front().fabric.kind;
-  return !is_network(kind) && kind != FabricKind::kPcie;
+  if (is_network(kind) || kind == FabricKind::kPcie) return false;
+  return !cluster.gpu.scale_up || !consists_of(*cluster.gpu.scale_up, kind);
 }
 
 }  // namespace
@@ -84,8 +86,11 @@ std::string warning_of(const Cluster& cluster) {
       }
     }
     if (!lends_links(cluster)) return "";
-    return fmt::format("{} has no links of its own (scale_up): its GPUs are joined by the {} of {}", cluster.gpu.id,
-                       cluster.levels.front().fabric.name, cluster.id);
+    const std::string own = cluster.gpu.scale_up
+                                ? fmt::format("links of another kind (scale_up: {})", cluster.gpu.scale_up->kind)
+                                : "no links of its own (scale_up)";
+    return fmt::format("{} has {}: its GPUs are joined by the {} of {}", cluster.gpu.id, own,
+                       cluster.levels.front().fabric.name, cluster.id.empty() ? cluster.name : cluster.id);
   }
   return fmt::format("{} has the links of {}, which is a machine of {}{}", cluster.gpu.id, cluster.id, cluster.made_for,
                      cluster.gpu.usual_cluster.empty()

@@ -16,8 +16,6 @@ void check_id(const std::string& id, JsonReader& reader) {
   if (id.empty() && reader.has("id")) reader.note("id", "is empty", "letters, digits and dashes");
 }
 
-bool is_point_to_point(FabricKind kind) { return kind == FabricKind::kNvlink || kind == FabricKind::kXgmi; }
-
 // A reference to a file is relative to the file that has it, or else to the working directory.
 std::string beside(const std::string& reference, const std::string& where) {
   const std::filesystem::path own = std::filesystem::path(where).parent_path() / reference;

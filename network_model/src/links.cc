@@ -54,6 +54,7 @@ double efficiency(FabricKind kind, Generation generation) {
       return constants_of(generation).nvlink_efficiency;
     // RCCL's all-reduce on MI300X: 310-330 GB/s of 7 x 64 GB/s (ROCm documentation, MI300X system validation).
     case FabricKind::kXgmi:
+    case FabricKind::kUalink:  // nobody measured it
       return 0.70;
     // PCIe 4.0 x16 carries 24-26 GB/s of payload of 32 GB/s: 128b/130b coding and transaction headers.
     case FabricKind::kPcie:
@@ -100,7 +101,7 @@ Generation nccl_generation_of(std::string_view architecture) {
 
 LinkClass link_class_of(FabricKind kind) {
   if (is_network(kind)) return LinkClass::kNetwork;
-  if (kind == FabricKind::kXgmi) return LinkClass::kXgmi;
+  if (kind == FabricKind::kXgmi || kind == FabricKind::kUalink) return LinkClass::kXgmi;
   return kind == FabricKind::kPcie ? LinkClass::kPcie : LinkClass::kNvlink;
 }
 
@@ -109,8 +110,8 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.name = name_of(level.fabric.kind);
   link.link_class = link_class_of(level.fabric.kind);
   link.generation = nccl_generation_of(gpu.architecture);
-  link.nvls =
-      !level.ring && level.fabric.kind == FabricKind::kNvswitch && constants_of(link.generation).nvls_efficiency > 0;
+  link.nvls = !level.ring && level.fabric.kind == FabricKind::kNvswitch && gpu.vendor == "nvidia" &&
+              constants_of(link.generation).nvls_efficiency > 0;
   link.peak = level.bandwidth_per_gpu() / (units::B / units::s);
   const double reached = efficiency(level.fabric.kind, link.generation);
   link.bandwidth = reached * link.peak;
@@ -124,9 +125,9 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
     link.bandwidth = std::min(link.bandwidth, most);
     link.port_bandwidth = std::min(link.port_bandwidth, most);
   }
-  link.common_ports = !level.ring && (link.network() || level.fabric.kind == FabricKind::kNvswitch);
+  link.common_ports = !level.ring && (link.network() || is_switch_of_node(level.fabric.kind));
   if (level.ring) link.ring = level.size > 0 ? level.size : kOpenRing;
-  if (level.fully_connected() && !level.fabric.uneven_mesh && level.size > 0) link.mesh = level.size + level.spare;
+  if (level.fully_connected() && !level.fabric.uneven_mesh && level.size > 0) link.mesh = level.mesh_units(level.size);
   // NCCL's latencies were tuned on H100 (1980 MHz). What takes time in them are instructions of the SMs, so they grow
   // as the clock falls; measured small collectives on A100 (1410 MHz) agree.
   constexpr double kTunedClock = 1980e6;  // Hz
@@ -150,19 +151,23 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   return link;
 }
 
-// What a GPU's PCIe reaches, bytes per second; 0: not known. Every NIC hangs on PCIe; boards have a port for each GPU
-// behind a switch of the GPU's own generation.
-static double reached_over_pcie(const Gpu& gpu) {
-  return efficiency(FabricKind::kPcie, nccl_generation_of(gpu.architecture)) *
-         (gpu.pcie_bandwidth / (units::B / units::s));
+// PCIe between a GPU and its NICs on the data sheet, bytes per second; 0: not known. Every NIC hangs on PCIe; boards
+// have a port for each GPU behind a switch of the GPU's own generation. Of a superchip each NIC has a port of its own:
+// the link to its CPU leads to it, too (Vera Rubin NVL72: 1.6 Tbit/s a GPU by two NICs of 16 lanes each).
+static double pcie_of(const Cluster& cluster) {
+  double ports = 1;
+  if (cluster.gpu.host && cluster.levels.size() > cluster.node_levels()) {
+    ports = std::max(ports, cluster.levels[cluster.node_levels()].nics_per_gpu);
+  }
+  return ports * (cluster.gpu.pcie_bandwidth / (units::B / units::s));
 }
+
+static double pcie_share(const Gpu& gpu) { return efficiency(FabricKind::kPcie, nccl_generation_of(gpu.architecture)); }
 
 std::vector<Link> links_of(const Cluster& cluster) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
   double peak = kAny, bandwidth = kAny;  // of a GPU's way out, so far
-  if (const double reached = reached_over_pcie(cluster.gpu); reached > 0) {
-    peak = cluster.gpu.pcie_bandwidth / (units::B / units::s), bandwidth = reached;
-  }
+  if (const double pcie = pcie_of(cluster); pcie > 0) peak = pcie, bandwidth = pcie_share(cluster.gpu) * pcie;
   std::vector<Link> links;
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
     const FabricLevel level = cluster.used_level(i);
@@ -245,7 +250,7 @@ double channel_bandwidth(Generation generation) { return constants_of(generation
 namespace ns_dist {
 
 std::optional<BytesPerSecond> pcie_limit(const Cluster& cluster) {
-  const double pcie = network::reached_over_pcie(cluster.gpu);
+  const double pcie = network::pcie_share(cluster.gpu) * network::pcie_of(cluster);
   for (const FabricLevel& level : cluster.levels) {
     const network::Link link = network::link_of(level, cluster.gpu);
     if (!level.ring && link.network() && pcie > 0 && link.port_bandwidth > 1.1 * pcie)

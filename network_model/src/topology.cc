@@ -20,7 +20,7 @@ std::string describe(const RankGroup& group) {
 
 // Trays of a rack, say: the same NVLink switches join both levels, and a GPU has one set of links for them.
 bool is_one_switch(const FabricLevel& inner, const FabricLevel& outer) {
-  return inner.fabric == outer.fabric && inner.fabric.kind == FabricKind::kNvswitch && !inner.ring && !outer.ring &&
+  return inner.fabric == outer.fabric && is_switch_of_node(inner.fabric.kind) && !inner.ring && !outer.ring &&
          inner.nics_per_gpu == outer.nics_per_gpu && inner.oversubscription == 1 && outer.oversubscription == 1;
 }
 

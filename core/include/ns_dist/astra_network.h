@@ -68,8 +68,8 @@ struct AstraSystem {
 //
 // FullyConnected (point-to-point NVLink, xGMI): a GPU's bandwidth divided by its peers, because a link of ASTRA-Sim
 // joins one pair and carries `bandwidth_gib` alone. Peers are those of the whole level: a GPU that talks to three of
-// seven neighbors has three links, whether a plan leaves the other four idle (FabricLevel::spare) or not. For an open
-// level they are the `npus` - 1.
+// seven neighbors has three links, whether the other four are there or not (FabricLevel::mesh_units). For an open level
+// they are the `npus` - 1, or those for which its fabric was made.
 // Ring (a torus dimension): half of a GPU's bandwidth, because half of its ports lead to each neighbor.
 // Switch (all others): a GPU's bandwidth at its port, and half of the latency for each of the two hops.
 AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus);

@@ -14,11 +14,23 @@
 
 namespace ns_dist {
 
-enum class FabricKind { kNvlink, kNvswitch, kXgmi, kPcie, kInfiniband, kRoce, kEthernet, kEfa, kSlingshot, kOmniPath };
+enum class FabricKind {
+  kNvlink,
+  kNvswitch,
+  kXgmi,
+  kUalink,
+  kPcie,
+  kInfiniband,
+  kRoce,
+  kEthernet,
+  kEfa,
+  kSlingshot,
+  kOmniPath
+};
 
 template <>
-inline constexpr std::array<std::string_view, 10> kEnumeratorNames<FabricKind> = {
-    "nvlink", "nvswitch", "xgmi", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
+inline constexpr std::array<std::string_view, 11> kEnumeratorNames<FabricKind> = {
+    "nvlink", "nvswitch", "xgmi", "ualink", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
 constexpr std::string_view name_of(FabricKind kind) { return enumerator_name(kind); }
 
 // Whether it joins nodes, and not GPUs inside one.
@@ -27,6 +39,7 @@ constexpr bool is_network(FabricKind kind) {
     case FabricKind::kNvlink:
     case FabricKind::kNvswitch:
     case FabricKind::kXgmi:
+    case FabricKind::kUalink:
     case FabricKind::kPcie:
       return false;
     case FabricKind::kInfiniband:
@@ -40,6 +53,14 @@ constexpr bool is_network(FabricKind kind) {
   return true;
 }
 
+// Whether its links join pairs of GPUs, without a switch.
+constexpr bool is_point_to_point(FabricKind kind) { return kind == FabricKind::kNvlink || kind == FabricKind::kXgmi; }
+
+// Whether switches join the GPUs of a node.
+constexpr bool is_switch_of_node(FabricKind kind) {
+  return kind == FabricKind::kNvswitch || kind == FabricKind::kUalink;
+}
+
 // A kind of link, as configs/fabrics/<id>.json describes it.
 struct Fabric {
   std::string id, name;
@@ -48,7 +69,8 @@ struct Fabric {
   Seconds latency;           // one hop, small message
   // Of point-to-point links: a pair of GPUs may have several of them, or none (a cube mesh), and not equally many each.
   bool uneven_mesh = false;
-  // GPUs that one such link joins at most (a bridge between two cards); 0: as many as there are.
+  // GPUs that it joins at most (a bridge between two cards, the mesh of a board); 0: as many as there are. The links of
+  // a mesh lead to so many GPUs, whether a node has them all or not.
   std::int64_t most_units = 0;
   // Of PCIe: GPUs are known to reach each other with this bandwidth, and not through the host's memory.
   bool peer_to_peer = false;
@@ -69,8 +91,10 @@ struct FabricLevel {
   // Bandwidth of one GPU into this level, one direction, when all its peers send at the same time.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }
   // Point-to-point links between all pairs of its units, and no switch.
-  bool fully_connected() const {
-    return !ring && (fabric.kind == FabricKind::kNvlink || fabric.kind == FabricKind::kXgmi);
+  bool fully_connected() const { return !ring && is_point_to_point(fabric.kind); }
+  // Units of such a mesh, over whose pairs a unit's links are divided; `used` of an open level.
+  std::int64_t mesh_units(std::int64_t used) const {
+    return std::max(size > 0 ? size + spare : used, fabric.most_units);
   }
   friend bool operator==(const FabricLevel&, const FabricLevel&) = default;
 };

@@ -16,7 +16,7 @@ namespace ns_dist {
 
 // Links between GPUs of one node, as the GPU's own data sheet gives them.
 struct ScaleUpLink {
-  std::string kind;          // "nvlink", "nvlink-bridge", "xgmi"
+  std::string kind;          // "nvlink", "nvlink-bridge", "xgmi", "ualink"
   int generation = 0;        // 0 where the vendor does not count
   int links = 0;             // a GPU
   BytesPerSecond bandwidth;  // all links of a GPU together, one direction

@@ -181,6 +181,11 @@ TEST(Nvls, NeedsHopperAndFloatingPoint) {
   EXPECT_FALSE(refused(dgx_h100(), false));
   EXPECT_TRUE(refused(dgx_h100(), true));
   EXPECT_TRUE(refused(test::dgx_a100(), false));
+  Cluster other = dgx_h100();  // its switches may reduce, too, but not by this algorithm
+  other.gpu.vendor = "amd";
+  EXPECT_TRUE(refused(other, false));
+  other.levels[0].fabric.kind = FabricKind::kUalink;
+  EXPECT_TRUE(refused(other, false));
 }
 
 TEST(NvlsTree, IsAsFastAsItsSlowerLevel) {
@@ -444,8 +449,35 @@ TEST(Mesh, AGroupUsesTheLinksBetweenItsRanks) {
   EXPECT_NE(told.steps[0].note.find("mesh, links to 1 of 7 peers"), std::string::npos) << told.steps[0].note;
 }
 
+// A board's links are wired: two of its eight GPUs have one link between them, in a job of eight as in a job of two.
+TEST(Mesh, AJobOfFewGpusHasTheLinksOfTheBoard) {
+  Cluster two = mesh();
+  two.levels[0].fabric.most_units = 8;
+  two.levels[0].size = 2;
+  const auto floor = [](const Cluster& cluster) {
+    return (*make_network_model(cluster))->forecast({CollectiveKind::kSendRecv, 1 * GB, {0, {{2, 1}}}})->floor / s;
+  };
+  EXPECT_DOUBLE_EQ(floor(two), 1.0 / 64);
+  EXPECT_DOUBLE_EQ(floor(two), floor(mesh()));
+  two.levels[0].fabric.most_units = 2;  // a bridge between two
+  EXPECT_DOUBLE_EQ(floor(two), 1.0 / 448);
+}
+
+// Rings through several nodes pass m ranks of each over m - 1 links, half of them in each direction: a link carries as
+// much as in one node alone, whose closed rings use all m.
+TEST(Mesh, ManyNodesGatherAsFastAsTheLinksOfOne) {
+  Cluster nodes = mesh();
+  nodes.levels.push_back({test::infiniband(400), 0, 1, 1});
+  const auto gather = [&](std::vector<Stride> strides) {
+    return seconds("ring", "simple", call(CollectiveKind::kAllGather, kHuge, std::move(strides)), nodes);
+  };
+  for (const std::int64_t each : {2, 4, 8}) {
+    EXPECT_NEAR(gather({{each, 1}, {64, 8}}) / gather({{each, 1}}), 1, 0.03) << each;
+  }
+}
+
 TEST(Mesh, ASwitchOrAnUnevenMeshGivesEveryPairThePort) {
-  for (const FabricKind kind : {FabricKind::kNvswitch, FabricKind::kPcie, FabricKind::kXgmi}) {
+  for (const FabricKind kind : {FabricKind::kNvswitch, FabricKind::kUalink, FabricKind::kPcie, FabricKind::kXgmi}) {
     Cluster cluster = mesh();
     cluster.levels[0].fabric.kind = kind;
     cluster.levels[0].fabric.uneven_mesh = kind == FabricKind::kXgmi;
