@@ -188,8 +188,8 @@ std::string difference_text(const StepDifference& difference) {
                                ? ""
                                : fmt::format(", on {} GPUs instead of {}", difference.gpus, difference.from_gpus);
   return fmt::format("{}{:+.1f} %{} (90 % interval {:+.1f} to {:+.1f} %){}", difference.steps == 1 ? step : "",
-                     100 * difference.share(difference.longer), difference.steps == 1 ? "" : " for as many tokens",
-                     100 * difference.share(difference.low), 100 * difference.share(difference.high), gpus);
+                     100 * difference.share, difference.steps == 1 ? "" : " for as many tokens",
+                     100 * difference.share_low, 100 * difference.share_high, gpus);
 }
 
 std::string difference_parts_text(const StepDifference& difference) {

@@ -202,7 +202,7 @@ Result<void> compare_costs(std::vector<SearchCase>& cases, const SearchGoals& go
     const double weight = times * report.tokens_per_second / least.tokens_per_second;
     const StepDifference behind =
         compare(least.scenario, *known->second.prediction, report.scenario, prediction, weight);
-    each.cost_behind = CostBehind{times - 1, behind.share(behind.low), behind.share(behind.high)};
+    each.cost_behind = CostBehind{times - 1, behind.share_low, behind.share_high};
   }
   return {};
 }

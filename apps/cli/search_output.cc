@@ -27,9 +27,8 @@ double headroom(const Report& report) {
 std::string behind_text(const SearchAnswer& answer) {
   const StepDifference& behind = answer.behind;
   if (behind.longer == Seconds()) return "";
-  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", 100 * behind.share(behind.longer),
-                     100 * behind.share(behind.low), 100 * behind.share(behind.high),
-                     behind.steps == 1 ? "" : ", for each token");
+  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", 100 * behind.share, 100 * behind.share_low,
+                     100 * behind.share_high, behind.steps == 1 ? "" : ", for each token");
 }
 
 // ", as in: ..." where there is an example of the reason.

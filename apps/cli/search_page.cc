@@ -84,8 +84,7 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
     rows +=
         cells({duration_text(report.step),
                fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-               fmt::format("{:+.1f} %", 100 * answer.behind.share(answer.behind.longer)),
-               fmt::format("{:.1f} %", 100 * report.mfu),
+               fmt::format("{:+.1f} %", 100 * answer.behind.share), fmt::format("{:.1f} %", 100 * report.mfu),
                bytes_text(report.memory.peak()) + (is_tight(report) ? ", tight" : ""), duration_text(answer.network)});
     rows += cells(training_cells(answer, goals));
     rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));

@@ -59,11 +59,6 @@ Features in_long_runs(Features burst) {
   return burst;
 }
 
-// Of the interval, in logarithms, where no GPU of this vendor was fitted. One best product each of MI300X, MI325X and
-// MI355X that others published (S. Bekman, ml-engineering, max-achievable FLOPS) takes 11 and 3 % longer and 6 % less
-// than forecast.
-constexpr double kOtherVendor = 1.7;
-
 AnalyticModel in_bursts(Machine machine) {
   machine.mode = Mode::kBurst;
   return AnalyticModel(std::move(machine));

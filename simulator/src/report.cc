@@ -113,6 +113,9 @@ ordered_json against_json(const Against& against) {
           {"difference_s", difference.longer / units::s},
           {"difference_low_s", difference.low / units::s},
           {"difference_high_s", difference.high / units::s},
+          {"difference_share", difference.share},
+          {"difference_share_low", difference.share_low},
+          {"difference_share_high", difference.share_high},
           {"difference_parts_s", breakdown_json(difference.parts)}};
 }
 

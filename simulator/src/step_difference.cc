@@ -76,22 +76,32 @@ static std::int64_t gpus_of(const Scenario& scenario) { return rank_count(scenar
 StepDifference compare(const Scenario& from, const Prediction& one, const Scenario& to, const Prediction& other,
                        double weight) {
   const double steps = tokens_of_step(from.training) / tokens_of_step(to.training), times = weight * steps;
-  const Seconds longer = times * other.step - one.step;
-  Breakdown parts;
+  StepDifference found;
+  found.from = one.step, found.steps = steps;
+  found.longer = times * other.step - one.step;
+  found.share = found.longer / one.step;
+  found.from_gpus = gpus_of(from), found.gpus = gpus_of(to);
   for (const BreakdownPart& part : kBreakdownParts) {
-    parts.*part.seconds = times * (other.breakdown.*part.seconds) - one.breakdown.*part.seconds;
+    found.parts.*part.seconds = times * (other.breakdown.*part.seconds) - one.breakdown.*part.seconds;
   }
   if (err_together(from, to)) {
     Unexplained rest = unexplained(to);
     if (from.plan == to.plan && from.training == to.training) rest.between = 0;
     const Interval difference = step_difference(rest, one, other, times);
-    return {one.step, steps, longer, difference.low, difference.high, parts, gpus_of(from), gpus_of(to)};
+    found.low = difference.low, found.high = difference.high;
+    found.share_low = found.low / one.step, found.share_high = found.high / one.step;
+    return found;
   }
   const Interval before = step_interval(from, one), after = step_interval(to, other);
   const double below = std::hypot(times * (other.step - after.low) / units::s, (before.high - one.step) / units::s);
   const double above = std::hypot(times * (after.high - other.step) / units::s, (one.step - before.low) / units::s);
-  return {one.step, steps,         longer,     longer - below * units::s, longer + above * units::s,
-          parts,    gpus_of(from), gpus_of(to)};
+  found.low = found.longer - below * units::s, found.high = found.longer + above * units::s;
+  const auto log_ratio = [](Seconds step, Seconds end) { return std::log(end / step); };
+  const double less = std::hypot(log_ratio(other.step, after.low), log_ratio(one.step, before.high));
+  const double more = std::hypot(log_ratio(other.step, after.high), log_ratio(one.step, before.low));
+  found.share_low = (1 + found.share) * std::exp(-less) - 1;
+  found.share_high = (1 + found.share) * std::exp(more) - 1;
+  return found;
 }
 
 Result<StepDifference> compare(const Scenario& from, const Scenario& to, const Session& session) {

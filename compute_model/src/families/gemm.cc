@@ -124,10 +124,14 @@ Estimate estimate_gemm(const Machine& machine, double batch, double m, double n,
   const double launch = tensor_launch(machine);
   Estimate estimate = estimate_tiled(launch, product, exposed);
   estimate.method = "tiles and waves, clock by board power";
-  // No product in other formats was measured.
-  const bool measured = dtype == DType::kBf16 || dtype == DType::kFp16 || dtype == DType::kFp8;
-  estimate.spread = measured ? 1.30 : 1.5;
-  estimate.extrapolated = !measured;
+  estimate.spread = 1.30;
+  if (dtype != DType::kBf16 && dtype != DType::kFp16 && dtype != DType::kFp8) {
+    // No product in other formats was measured, nor how far power lets them go. Chosen, not fitted.
+    const bool alike = machine.gpu.vendor == "nvidia" && is_known_architecture(machine.gpu.architecture);
+    const double unknown = std::log(1.5) * (alike ? 1 : kOtherVendor);
+    estimate.spread = std::exp(std::hypot(unknown, machine.ceiling_doubt));
+    estimate.extrapolated = true;
+  }
   if (steps.on()) {
     steps.add("tile", product.tile, "the fastest of the candidates under this model");
     steps.add("tiles", product.tiles);

@@ -120,9 +120,11 @@ struct StepDifference {
   Seconds from;               // the other plan's step
   double steps = 1;           // so many steps train as many tokens as one of the other plan
   Seconds longer, low, high;  // these steps less `from`, with a 90 % interval
-  Breakdown parts;            // of `longer`
+  // The ratio of both less 1, with its 90 % interval. Where the two forecasts err by themselves, this is not the
+  // interval of the difference over `from`: the other step may be longer than `from`, too.
+  double share = 0, share_low = 0, share_high = 0;
+  Breakdown parts;  // of `longer`
   std::int64_t from_gpus = 0, gpus = 0;
-  double share(Seconds difference) const { return difference / from; }
 };
 struct Against {
   std::string report;  // its file

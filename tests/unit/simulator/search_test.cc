@@ -17,6 +17,7 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/simulator.h"
 #include "step_difference.h"
+#include "step_interval.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -690,6 +691,28 @@ TEST(SearchTest, DifferencesAreWiderWithExperts) {
   const Interval equal = step_difference(small_scenario(), from, from);
   EXPECT_NEAR(equal.high / from.step, 0.09, 1e-6);
   EXPECT_EQ(equal.low, -equal.high);
+}
+
+// The ratio of two steps that err by themselves is never beyond that of the one's least to the other's most: of 1.7 s
+// (1.5 to 2.2) over 2.2 s (1.7 to 3.2) it is at least 1.5 / 3.2.
+TEST(SearchTest, TheShareOfADifferenceIsThatOfTheRatio) {
+  const Scenario one = small_scenario();
+  Scenario gpu = one;
+  gpu.cluster.gpu.id = "another";
+  const Prediction slow = *predict(one, *Session::make(one));
+  Prediction fast = slow;
+  fast.step *= 0.6;
+  const auto interval = [](const Scenario& scenario, const Prediction& prediction) {
+    return step_interval(prediction.step,
+                         interval_parts(scenario, prediction.step, path_interval(prediction.critical_path)));
+  };
+  const Interval before = interval(one, slow), after = interval(gpu, fast);
+  const StepDifference difference = compare(one, slow, gpu, fast);
+  EXPECT_NEAR(difference.share, -0.4, 1e-12);
+  EXPECT_GT(1 + difference.share_low, after.low / before.high);
+  EXPECT_LT(1 + difference.share_high, after.high / before.low);
+  EXPECT_LT(1 + difference.share_low, after.low / fast.step * 0.6);
+  EXPECT_GT(1 + difference.share_high, after.high / fast.step * 0.6);
 }
 
 // Steps of two machines, or of two models, have few errors in common; a plan on two networks has all but those of its
