@@ -237,6 +237,14 @@ std::vector<Candidate> sharings(const Scenario& from) {
   return found;
 }
 
+// Weights that stay until the backward pass are gathered once.
+std::vector<Candidate> kept_weights(const Scenario& from) {
+  if (!shards_weights(from.plan) || !from.plan.reshard) return {};
+  ParallelPlan plan = from.plan;
+  plan.reshard = false;
+  return {with_plan(from, "keep gathered weights until the backward pass", plan)};
+}
+
 // Weights or gradients that every replica holds whole are gathered or reduced less often.
 std::vector<Candidate> less_sharing(const Scenario& from) {
   std::vector<Candidate> found;
@@ -426,9 +434,14 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,    divisions,         of_plan<microbatches>,      recomputations,     of_plan<sharings>,
-    of_plan<less_sharing>, of_plan<overlaps>, of_plan<whole_activations>, of_plan<exchanges>, of_plan<experts>,
-    of_plan<contexts>,     of_plan<launches>, of_plan<vocabularies>,      of_plan<kernels>,   of_plan<degrees>};
+    of_plan<pipelines>,         divisions,
+    of_plan<microbatches>,      recomputations,
+    of_plan<sharings>,          of_plan<kept_weights>,
+    of_plan<less_sharing>,      of_plan<overlaps>,
+    of_plan<whole_activations>, of_plan<exchanges>,
+    of_plan<experts>,           of_plan<contexts>,
+    of_plan<launches>,          of_plan<vocabularies>,
+    of_plan<kernels>,           of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

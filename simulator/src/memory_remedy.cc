@@ -35,6 +35,9 @@ constexpr std::int64_t kMostReplicas = 64;  // times as many
 // A plan that fits with nothing to spare is proposed where others take this much longer; more GPUs, where the optimizer
 // on the host takes this much more of their time.
 constexpr double kMuchFaster = 1.5;
+// The optimizer on the host is proposed where all else takes this much longer. It depends on hosts, which are less
+// known.
+constexpr double kFaster = 1.1;
 
 struct Remedy {
   ParallelPlan plan;
@@ -311,13 +314,34 @@ std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Sessio
     return std::nullopt;
   };
   std::optional<Fitting> best = on_fewest(false, false);
-  if (!best) {
+  if (best) {
+    const auto now = step_of(scenario);
+    if (now && kFaster * *now < best->step) {
+      std::optional<Fitting> offloading = best_of(best->ranks, true);
+      if (offloading && kFaster * offloading->step < best->step) best = std::move(offloading);
+    }
+  } else {
     std::optional<Fitting> larger = on_fewest(true, false);
     if (fills || !larger) best = on_fewest(false, true);
     const auto spent = [](const Fitting& each) { return static_cast<double>(each.ranks) * each.step; };
     if (!best || (larger && kMuchFaster * spent(*larger) < spent(*best))) best = std::move(larger);
   }
   if (!best) return std::nullopt;
+  if (best->candidate.plan.offload_optimizer.value > scenario.plan.offload_optimizer.value) {
+    for (const double part : {0.25, 0.5, 0.75}) {
+      if (part <= scenario.plan.offload_optimizer.value) continue;
+      Scenario less = changed_to(scenario, best->candidate, best->machine);
+      less.plan.offload_optimizer = {part};
+      if (!framework.has(less)) continue;
+      const auto memory = memory_budget(less.model, less.plan, less.training, session.plans());
+      if (!memory || memory->device() > max(best->device, scenario.cluster.gpu.memory)) continue;
+      const auto step = step_of(less);
+      if (!step || *step >= best->step) continue;
+      best->candidate.plan = less.plan;
+      best->peak = memory->peak(), best->device = memory->device(), best->step = *step;
+      break;  // the next one moves more
+    }
+  }
   if (best->candidate.plan.recompute == Recompute::kFull && scenario.plan.recompute != Recompute::kFull) {
     const Scenario whole = changed_to(scenario, best->candidate, best->machine);
     const auto fewer = recomputing_fewer_layers(whole, scenario, session);

@@ -368,6 +368,14 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
     found.push_back({"not_in_framework",
                      fmt::format("Megatron-Core refuses plan/schedule={} with fewer microbatches ({}) than stages ({})",
                                  plan.schedule, report.microbatches, plan.pp)});
+  } else if (traits_of(plan).fills_pipeline) {
+    const std::int64_t group = microbatch_group({plan.pp, report.microbatches, plan.vpp});
+    if (group == plan.pp) return;
+    found.push_back(
+        {"microbatch_group",
+         fmt::format("{} microbatches in groups of {} stages leave {}: Megatron-Core asks for larger groups, "
+                     "as forecast here, by --microbatch-group-size-per-vp-stage {}",
+                     report.microbatches, plan.pp, report.microbatches % plan.pp, group)});
   }
 }
 

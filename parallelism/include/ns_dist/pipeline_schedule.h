@@ -100,6 +100,11 @@ const PipelineSchedule& traits_of(const ParallelPlan& plan);
 // runs any number of them and computes while it sends.
 const PipelineSchedule& schedule_for(std::int64_t chunks);
 
+// Microbatches of which a stage of interleaved passes runs one chunk before it turns to the next: as many as there are
+// stages, or the fewest above that leave no smaller group at the end, which Megatron-Core refuses
+// (--microbatch-group-size-per-vp-stage). Fewer microbatches than stages, which it refuses too, are one group.
+std::int64_t microbatch_group(const ScheduleShape& shape);
+
 struct ScheduleFacts {
   std::vector<std::int64_t> most_live;  // by stage: most forward passes of which something is kept at once
   std::vector<double> idle;             // by stage: time it waits between its first and its last pass

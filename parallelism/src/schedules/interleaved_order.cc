@@ -1,9 +1,6 @@
 // The order of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, s.2.2.2): each stage holds several model
 // chunks and turns to the next chunk after a group of microbatches. The order is Megatron-LM's
-// (core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving and get_schedule_table). A group
-// has as many microbatches as there are stages, or a few more where the last group would otherwise have fewer
-// (--microbatch-group-size-per-vp-stage). Fewer microbatches than stages, which Megatron-LM refuses, are one group
-// here.
+// (core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving and get_schedule_table).
 //
 // In pairs, every stage runs one forward pass more before its first backward pass, so that the passes of a pair belong
 // to different microbatches (the same function with overlap_moe_expert_parallel_comm).
@@ -12,14 +9,15 @@
 #include "repeated_block.h"
 
 namespace ns_dist {
-namespace {
 
-std::int64_t group_size(const ScheduleShape& shape) {
+std::int64_t microbatch_group(const ScheduleShape& shape) {
   if (shape.microbatches <= shape.stages) return shape.microbatches;
   std::int64_t group = shape.stages;
   while (shape.microbatches % group != 0 && shape.microbatches % group < shape.stages) ++group;
   return group;
 }
+
+namespace {
 
 // The k-th pass of a stage in one direction.
 SchedulePass pass_of(const ScheduleShape& shape, std::int64_t group, PassKind kind, std::int64_t k) {
@@ -31,7 +29,7 @@ SchedulePass pass_of(const ScheduleShape& shape, std::int64_t group, PassKind ki
 }
 
 PassList order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs) {
-  const std::int64_t group = group_size(shape);
+  const std::int64_t group = microbatch_group(shape);
   const std::int64_t total = shape.microbatches * shape.chunks, round = group * shape.chunks;
   const std::int64_t filled = 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * group + (in_pairs ? 1 : 0);
   const std::int64_t warm_up = std::min(total, filled);

@@ -439,6 +439,26 @@ TEST(Simulate, AdvisesOverlapWhereverRanksHoldTheSameWeights) {
 }
 
 // Advice against a switch of the user says so, and names the flag that holds: --overlap beside it changes nothing.
+// Weights that stay gathered (SHARD_GRAD_OP) are gathered once for each microbatch, and take memory.
+TEST(Simulate, AdvisesToKeepGatheredWeightsWhereTheyFit) {
+  const auto advises = [](const char* model) {
+    ScenarioSpec spec;
+    spec.set("model", model).set("machine/gpu", "h100").set("framework", "torchtitan").set("plan/dp", 32);
+    spec.set("training/global_batch", 64);
+    const Report report = *simulate(resolved(spec));
+    const Improvement* found = nullptr;
+    for (const Improvement& each : report.improvements) {
+      if (each.change == "keep gathered weights until the backward pass") found = &each;
+    }
+    if (found == nullptr) return false;
+    spec.set("plan/reshard", false);
+    EXPECT_NEAR((report.step - simulate(resolved(spec))->step) / found->saves, 1, 1e-6);
+    return found->fits;
+  };
+  EXPECT_TRUE(advises("llama3-8b"));
+  EXPECT_FALSE(advises("llama3-70b"));
+}
+
 TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
   Scenario scenario = small_scenario();
   in_thirds(scenario);
@@ -887,6 +907,27 @@ TEST(Simulate, WarnsOfStagesThatHoldMoreThanOthers) {
   EXPECT_THAT(messages_of(scenario, "without_effect"), IsEmpty());
   scenario.plan.recompute_layers = 8;
   EXPECT_THAT(messages_of(scenario, "without_effect"), ElementsAre(HasSubstr("above 7 in plan/recompute")));
+}
+
+// Megatron-Core runs groups of as many microbatches as stages, and refuses a last group that is smaller: 12 over 8
+// stages leave 4, and 15 over 6 leave 3 (7 at a time would leave 1).
+TEST(Simulate, SaysWhichGroupsOfMicrobatchesMegatronAsksFor) {
+  using ::testing::ElementsAre;
+  const auto told = [](std::int64_t stages, std::int64_t microbatches) {
+    Scenario scenario = small_scenario();
+    scenario.model.layers = 48;
+    scenario.plan.pp = stages;
+    scenario.plan.vpp = 2;
+    scenario.plan.schedule = "interleaved";
+    scenario.training.global_batch = microbatches * scenario.plan.dp * scenario.training.micro_batch;
+    return messages_of(scenario, "microbatch_group");
+  };
+  EXPECT_THAT(told(8, 12), ElementsAre("12 microbatches in groups of 8 stages leave 4: Megatron-Core asks for larger "
+                                       "groups, as forecast here, by --microbatch-group-size-per-vp-stage 12"));
+  EXPECT_THAT(told(6, 15), ElementsAre(HasSubstr("--microbatch-group-size-per-vp-stage 8")));
+  EXPECT_THAT(told(8, 16), IsEmpty());
+  EXPECT_THAT(told(8, 8), IsEmpty());
+  EXPECT_THAT(told(8, 4), IsEmpty());  // not_in_framework tells of it
 }
 
 // Passes of equal stages: of 2 + 4 - 1 rounds 3 are idle on each stage.
