@@ -30,9 +30,9 @@ class OtherSearches {
   }
   // The step of some plan that is below `step`, or of the fastest without one; nothing of a space that takes too long.
   std::optional<Seconds> step(const SearchRequest& request, std::optional<Seconds> below = {}) {
-    const auto space = SearchSpace::make(request, catalog_);
+    const auto space = SearchSpace::make(request, catalog_, options_.watch);
     const bool any = below == kAny;  // the first plan that fits ends it
-    if (!space || space->size() > (any ? most_ : below ? left_ : kMostPlans)) return std::nullopt;
+    if (!space || space->size() == 0 || space->size() > (any ? most_ : below ? left_ : kMostPlans)) return std::nullopt;
     if (below && !any) left_ -= space->size();
     const auto session = Session::make(space->base());
     if (!session) return std::nullopt;
@@ -167,7 +167,7 @@ std::string better_size(const SearchRequest& request, const SearchCase& found, c
   const bool none = found.result.answers.empty();
   if (none && lacks_memory(found.result)) return what_fits(request, found, others);
   const bool several = request.lists(kGlobalBatch) || request.lists("training/sequence");
-  const auto sizes = Sizes::make(request, catalog);
+  const auto sizes = Sizes::make(request, catalog, options.watch);
   if (!sizes || (several && !none)) return "";
   return none ? what_is_possible(request, found, *sizes, others) : fewer_gpus(request, found, *sizes, others);
 }

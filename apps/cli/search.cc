@@ -312,7 +312,8 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
   std::vector<SearchSpace> spaces;
   std::optional<Error> size;  // of the first size that is not one of the machine
   for (const SearchRequest& request : job.requests) {
-    auto space = SearchSpace::make(request, catalog);
+    if (!spaces.empty() && searcher.told_to_stop()) break;
+    auto space = searcher.space(request);
     if (!space && space.error().where == "machine/gpus") {
       if (job.requests.size() > 1) warn(fmt::format("left out: {}", to_text(space.error())));
       if (!size) size = std::move(space.error());
@@ -381,7 +382,7 @@ int search_command(int argc, const char* const* argv) {
   if (!job.flags.sweep.empty()) {
     return sweep(job.flags.sweep, job.flags.output, job.flags.work, job.options.threads, interrupted, members);
   }
-  job.options.stop = &interrupted;
+  job.options.watch.stop = &interrupted;
   job.options.team = members;
   const Catalog catalog = Catalog::standard();
   Searcher searcher(catalog, job.options, job.flags.sensitivity, job.goals.gpu_spread);

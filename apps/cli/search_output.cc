@@ -135,6 +135,7 @@ std::string fabric_text(const FabricLevel& level) {
 }
 
 std::string search_counts(const SearchResult& result) {
+  if (result.plans == 0) return "its plans were not counted";
   std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
                                  with_commas(static_cast<std::int64_t>(result.evaluated)));
   const std::uint64_t slow = result.bounded + result.skipped;
@@ -161,7 +162,9 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
     if (texts.empty()) {
       for (const SearchCase& each : cases) add(std::string(text(each.base.training)));
     }
-    return fmt::format("{}", fmt::join(texts, " or "));
+    constexpr std::size_t kMostShown = 6;
+    if (texts.size() <= kMostShown) return fmt::format("{}", fmt::join(texts, " or "));
+    return fmt::format("{} to {} ({} values)", texts.front(), texts.back(), with_commas(std::ssize(texts)));
   };
   // One document a sequence is as long as that.
   const auto document = [](const Training& t) {

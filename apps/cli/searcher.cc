@@ -13,22 +13,34 @@
 
 namespace ns_dist::cli {
 
+Result<SearchSpace> Searcher::space(SearchRequest request) {
+  Progress progress("counting plans", 0, began_);
+  auto made = SearchSpace::make(std::move(request), catalog_,
+                                {[&](const SearchProgress&) { progress.note("..."); }, options_.watch.stop});
+  progress.done();
+  return made;
+}
+
 Result<void> Searcher::add(SearchRequest request) {
-  NS_TRY(const SearchSpace space, SearchSpace::make(std::move(request), catalog_));
-  return add(space);
+  NS_TRY(const SearchSpace made, space(std::move(request)));
+  return add(made);
 }
 
 Result<void> Searcher::add(const SearchSpace& space) {
   const Scenario& base = space.base();
   if (cases_.empty() || !same_machine(cases_.back().base, base)) warn_of(base);
-  Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), base.cluster.gpu.id), 0);
-  options_.progress = [&](double share) { progress.share(share); };
+  Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), base.cluster.gpu.id), 0, began_);
+  const auto text = [](std::uint64_t plans) { return with_commas(static_cast<std::int64_t>(plans)); };
+  SearchOptions options = options_;
+  options.watch.progress = [&](const SearchProgress& at) {
+    progress.share(at.share, fmt::format(", {} of {} plans checked", text(at.checked), text(at.plans)));
+  };
   NS_TRY(const Session session, Session::make(base));
-  auto result = search(space, session, options_);
+  auto result = search(space, session, options);
   progress.done();
   if (!result) return fail(std::move(result.error()));
   SearchCase found{base, space.gpus(), *std::move(result), {}};
-  if (sensitivity_ && !found.result.answers.empty()) {
+  if (sensitivity_ && !found.result.answers.empty() && !found.result.interrupted) {
     NS_TRY(found.sensitivity, sensitivities(found.result.answers.front().report.scenario));
   }
   for (SearchAnswer& answer : found.result.answers) {

@@ -53,9 +53,9 @@ SearchRequest with_gpus(SearchRequest request, std::int64_t gpus) {
   return request;
 }
 
-Result<Sizes> Sizes::make(SearchRequest request, const Catalog& catalog) {
+Result<Sizes> Sizes::make(SearchRequest request, const Catalog& catalog, const SearchWatch& watch) {
   NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
-  Sizes sizes(std::move(request), catalog);
+  Sizes sizes(std::move(request), catalog, watch);
   for (const std::string_view degree : {"plan/tp", "plan/cp", "plan/pp", "plan/dp"}) {
     const auto values = numbers_of(sizes.request_, degree);
     if (!values.empty()) sizes.given_ = std::min(sizes.given_ * std::min(values.front(), kMostSearched), kMostSearched);

@@ -24,12 +24,14 @@ SearchRequest with_gpus(SearchRequest request, std::int64_t gpus);
 class Sizes {
  public:
   // Errors: those of the request; the least size has more GPUs than are searched.
-  static Result<Sizes> make(SearchRequest request, const Catalog& catalog);
+  static Result<Sizes> make(SearchRequest request, const Catalog& catalog, const SearchWatch& watch);
 
   std::int64_t unit() const { return unit_; }  // the least one
   // With a replica of the given degrees for each micro-batch; of more GPUs, replicas are larger.
   std::int64_t most_replicas() const { return given_ * batches_.back(); }
-  Result<SearchSpace> space(std::int64_t gpus) const { return SearchSpace::make(with_gpus(request_, gpus), *catalog_); }
+  Result<SearchSpace> space(std::int64_t gpus) const {
+    return SearchSpace::make(with_gpus(request_, gpus), *catalog_, watch_);
+  }
   // GPUs of a replica, where as many replicas of the given degrees as can share a batch evenly.
   std::int64_t replica(std::int64_t gpus) const;
   // Of the sizes from `low` to below `high` of which some plan may share the batch evenly, the one whose replicas have
@@ -39,10 +41,12 @@ class Sizes {
   Result<std::optional<std::int64_t>> best(std::int64_t low, std::int64_t high, std::int64_t near) const;
 
  private:
-  Sizes(SearchRequest request, const Catalog& catalog) : request_(std::move(request)), catalog_(&catalog) {}
+  Sizes(SearchRequest request, const Catalog& catalog, const SearchWatch& watch)
+      : request_(std::move(request)), catalog_(&catalog), watch_(watch) {}
 
   SearchRequest request_;
   const Catalog* catalog_;
+  SearchWatch watch_;
   std::int64_t given_ = 1;             // GPUs of a replica of the given degrees
   std::int64_t unit_ = 1, full_ = 1;   // the latter of nodes without idle GPUs
   std::vector<std::int64_t> batches_;  // in micro-batches, in order

@@ -71,7 +71,7 @@ class SizeSearch {
 
 Result<SizeSearch> SizeSearch::make(const SearchRequest& request, const SearchGoals& goals, const Catalog& catalog,
                                     Searcher& searcher) {
-  NS_TRY(Sizes sizes, Sizes::make(request, catalog));
+  NS_TRY(Sizes sizes, Sizes::make(request, catalog, searcher.options().watch));
   SizeSearch made(request, goals, std::move(sizes), searcher);
   made.octave_ = made.sizes_.unit();
   if (!goals.deadline) return made;

@@ -10,27 +10,36 @@
 #include "terminal.h"
 
 namespace ns_dist::cli {
-Progress::Progress(std::string_view what, std::size_t steps)
-    : what_(what), steps_(steps), terminal_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::string_view what, std::size_t steps, Clock::time_point since)
+    : what_(what), steps_(steps), terminal_(isatty(STDERR_FILENO) == 1), next_(since + std::chrono::seconds(1)) {}
 
 void Progress::at(std::size_t step) {
   if (steps_ > 0) share(static_cast<double>(step) / static_cast<double>(steps_));
 }
 
-void Progress::share(double done) {
-  const int percent = static_cast<int>(100 * done);
-  if (!terminal_ || percent == shown_) return;
-  shown_ = percent;
-  constexpr int kWidth = 40;
+bool Progress::is_due() { return terminal_ && Clock::now() >= next_; }
+
+void Progress::show(const std::string& line) {
+  constexpr auto kPause = std::chrono::milliseconds(200);
+  next_ = Clock::now() + kPause;
+  shown_ = true;
+  std::fputs(fmt::format("\r\033[K{} {}", what_, line).c_str(), stderr);
+}
+
+void Progress::share(double done, std::string_view note) {
+  if (!is_due()) return;
+  constexpr int kWidth = 30;
+  const int percent = static_cast<int>(100 * std::clamp(done, 0.0, 1.0));
   const auto filled = static_cast<std::size_t>(kWidth * percent / 100);
-  std::fputs(
-      fmt::format("\r{} {}{} {:3} %", what_, std::string(filled, '#'), std::string(kWidth - filled, '.'), percent)
-          .c_str(),
-      stderr);
+  show(fmt::format("{}{} {:3} %{}", std::string(filled, '#'), std::string(kWidth - filled, '.'), percent, note));
+}
+
+void Progress::note(std::string_view text) {
+  if (is_due()) show(std::string(text));
 }
 
 void Progress::done() {
-  if (terminal_ && shown_ >= 0) std::fputs("\r\033[K", stderr);
+  if (shown_) std::fputs("\r\033[K", stderr);
 }
 
 Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs) {

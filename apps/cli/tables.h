@@ -1,6 +1,7 @@
 // What the commands on tables share: a progress bar, checks of outputs, rows that could not be answered.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -15,19 +16,25 @@
 
 namespace ns_dist::cli {
 
-// A bar on standard error while that is a terminal; nothing in a pipe.
+// A line on standard error while that is a terminal, from a second on; nothing in a pipe.
 class Progress {
  public:
-  Progress(std::string_view what, std::size_t steps);
+  using Clock = std::chrono::steady_clock;
+  // `since`: when the work began.
+  Progress(std::string_view what, std::size_t steps, Clock::time_point since = Clock::now());
   void at(std::size_t step);
-  void share(double done);  // 0 to 1
+  void share(double done, std::string_view note = "");  // 0 to 1, with a bar
+  void note(std::string_view text);                     // without a bar: how long it takes is not known
   void done();
 
  private:
+  bool is_due();
+  void show(const std::string& line);
+
   std::string what_;
   std::size_t steps_;
-  int shown_ = -1;
-  bool terminal_;
+  bool terminal_, shown_ = false;
+  Clock::time_point next_;  // when it is shown again
 };
 
 // A file that a command writes, and the flag that names it; an empty path: the flag was not given. The answer of --json

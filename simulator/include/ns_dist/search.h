@@ -60,12 +60,26 @@ struct SearchRequest {
   bool gives(std::string_view field) const;  // one or several
 };
 
+// How far a search is: the share of its time, and the plans that were found impossible, left out or timed. 0 plans:
+// they are being counted.
+struct SearchProgress {
+  double share = 0;  // 0 to 1
+  std::uint64_t checked = 0, plans = 0;
+};
+
+// Who looks at a long work, and may end it.
+struct SearchWatch {
+  std::function<void(const SearchProgress&)> progress = {};  // called by one thread at a time
+  const std::atomic<bool>* stop = nullptr;                   // set it to end early with the best so far
+};
+
 // The plans of one model on one machine.
 class SearchSpace {
  public:
   // Errors: those of resolve; a machine of unknown size; GPUs that do not fill nodes; a space of more than kMostPlans
-  // plans, with how many they are at least and the fields to narrow; a space without any plan.
-  static Result<SearchSpace> make(SearchRequest request, const Catalog& catalog);
+  // plans, with how many they are at least and the fields to narrow; a space without any plan. Where the watch stopped
+  // it, the size is 0.
+  static Result<SearchSpace> make(SearchRequest request, const Catalog& catalog, const SearchWatch& watch = {});
   ~SearchSpace();
   SearchSpace(SearchSpace&&) noexcept;
   SearchSpace& operator=(SearchSpace&&) noexcept;
@@ -95,11 +109,10 @@ inline constexpr double kMostPlans = 1e8;
 
 struct SearchOptions {
   unsigned threads = 1;
-  double within = 0.10;                       // answers other than the fastest are at most this much slower than it
-  std::optional<Seconds> below = {};          // ends with the first plan whose step, as of a SearchPoint, is shorter
-  std::function<void(double)> progress = {};  // share done, 0 to 1; called by one thread at a time
-  const std::atomic<bool>* stop = nullptr;    // set it to end early with the best so far
-  Team* team = nullptr;                       // processes that search the same space at the same time
+  double within = 0.10;               // answers other than the fastest are at most this much slower than it
+  std::optional<Seconds> below = {};  // ends with the first plan whose step, as of a SearchPoint, is shorter
+  SearchWatch watch = {};
+  Team* team = nullptr;  // processes that search the same space at the same time
 };
 
 struct SearchAnswer {
@@ -123,7 +136,7 @@ struct SearchPoint {
 struct SearchResult {
   std::vector<SearchAnswer> answers;  // fastest first; empty where no plan fits
   std::vector<SearchPoint> points;    // where no interrupt came: every plan that could be an answer, by its bound
-  std::uint64_t plans = 0;            // of the space
+  std::uint64_t plans = 0;            // of the space; 0: interrupted before they were counted
   std::uint64_t evaluated = 0;        // timed exactly
   std::uint64_t bounded = 0;          // left out, because the step without sharing is too long
   std::uint64_t skipped = 0;          // left out, because their passes take too long; not checked for memory

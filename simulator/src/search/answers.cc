@@ -72,6 +72,7 @@ class Answers {
     const std::optional<Scenario> refined = recompute_fewer();
     std::optional<Prediction> best;
     for (const Chosen& chosen : chosen_) {
+      if (crew_.stop() && !result_.answers.empty()) break;
       Scenario scenario = refined && result_.answers.empty() ? *refined : answered(chosen.plan);
       SearchAnswer answer;
       answer.why = chosen.why;
@@ -117,7 +118,8 @@ class Answers {
 
   std::vector<double> of_all(double (Answers::*value)(const NearPlan&) const) {
     const std::vector<NearPlan>& all = near_.all();
-    return crew_.shared<double>(all.size(), [&](std::size_t i) { return (this->*value)(all[i]); });
+    return crew_.shared<double>(all.size(),
+                                [&](std::size_t i) { return crew_.told_to_stop() ? 0 : (this->*value)(all[i]); });
   }
 
   // ---- Which plans ----
@@ -150,19 +152,26 @@ class Answers {
   }
 
   void choose() {
-    if (crew_.stop()) {
+    if (!crew_.stop()) choose_all();
+    if (!crew_.stop()) return;
+    if (chosen_.empty()) {
       const NearPlan* best = nullptr;
       for (const NearPlan& plan : near_.all()) {
         if (plan.step >= 0 && (best == nullptr || plan.step < best->step)) best = &plan;
       }
       choose(best, "fastest so far");
-      for (Chosen& chosen : chosen_) chosen.plan.network = network_of(chosen.plan);
-      return;
     }
+    for (Chosen& chosen : chosen_) chosen.plan.network = network_of(chosen.plan);
+  }
+
+  // Where the crew is told to stop, some of them.
+  void choose_all() {
     const NearPlan* best = near_.fastest(near_.pointers());
+    if (crew_.stop()) return;
     choose(best, kFastest);
     if (best != nullptr && device_of(*best) > capacity()) {
       const std::vector<double> device = of_all(&Answers::device_of);
+      if (crew_.stop()) return;
       std::vector<NearPlan*> not_tight = near_.pointers();
       std::erase_if(not_tight, [&](const NearPlan* plan) {
         return device[static_cast<std::size_t>(plan - near_.all().data())] > capacity();
@@ -175,6 +184,7 @@ class Answers {
         [](const NearPlan& plan) { return std::pow(1.001, std::ceil(std::log(plan.memory) / std::log(1.001))); },
         "most memory headroom");
     const std::vector<double> network = of_all(&Answers::network_of);
+    if (crew_.stop()) return;
     for (std::size_t i = 0; i < network.size(); ++i) near_.all()[i].network = network[i];
     choose_least([](const NearPlan& plan) { return plan.network; }, "least network time", kNoNetwork * near_.best());
     for (const NearPlan& each : near_.all()) {
@@ -197,7 +207,7 @@ class Answers {
     double least = chosen_.front().plan.step;
     std::size_t tried = 0;
     for (const NearPlan& plan : near_.all()) {
-      if (tried == kMostTried) break;
+      if (tried == kMostTried || crew_.stop()) break;
       const Scenario whole = answered(plan);
       if (whole.plan.recompute != Recompute::kFull || whole.plan.recompute_layers != 0) continue;
       ++tried;

@@ -9,7 +9,7 @@
 
 namespace ns_dist {
 
-SearchGroups::SearchGroups(const SearchSpace& space)
+SearchGroups::SearchGroups(const SearchSpace& space, const Crew& crew)
     : space_(space.contents()),
       base_(space.base()),
       tokens_(tokens_of_step(space.base().training)),
@@ -29,7 +29,7 @@ SearchGroups::SearchGroups(const SearchSpace& space)
     if (families.empty() || shape != last) families.push_back({size_, size_, 0});
     last = shape;
     families.back().end = ++size_;
-    return true;
+    return !crew.told_to_stop();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ns_dist/search.h"
+#include "search/crew.h"
 #include "search/space.h"
 
 namespace ns_dist {
@@ -20,7 +21,8 @@ class SearchGroups {
     double bound = 0;  // the least of its groups
   };
 
-  explicit SearchGroups(const SearchSpace& space);
+  // Where the crew is told to stop, some of the groups.
+  SearchGroups(const SearchSpace& space, const Crew& crew);
 
   const SearchSpace::Contents& space() const { return space_; }
   const Scenario& base() const { return base_; }

@@ -1,6 +1,7 @@
 #include "ns_dist/search.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -77,7 +78,7 @@ class Search {
         session_(session),
         options_(options),
         crew_(options),
-        groups_(space),
+        groups_(space, crew_),
         near_(groups_, session, options, crew_),
         alone_(without_sharing(space.base())),
         pp_(groups_.level_of("plan/pp")),
@@ -93,8 +94,9 @@ class Search {
   Result<SearchResult> run() {
     const auto start = std::chrono::steady_clock::now();
     result_.plans = space_.size;
-    refuse_groups();
-    bound_passes();
+    crew_.agree();  // whether all groups are there
+    if (!crew_.stop()) refuse_groups();
+    if (!crew_.stop()) bound_passes();
     bound_families();
     look_at_groups();
     NS_TRY_VOID(add_answers(groups_, session_, crew_, near_, result_));
@@ -109,12 +111,15 @@ class Search {
   }
 
  private:
+  void tell(double share) const {
+    if (options_.watch.progress) options_.watch.progress({share, checked_, space_.size});
+  }
   // A function that tells that one more of `count` parts is done.
   auto progress(double from, double to, std::size_t count) {
     return [=, this, done = std::make_shared<std::size_t>(0)] {
-      if (!options_.progress) return;
+      if (!options_.watch.progress) return;
       const std::scoped_lock guard(telling_);
-      options_.progress(from + (to - from) * static_cast<double>(++*done) / static_cast<double>(count));
+      tell(from + (to - from) * static_cast<double>(++*done) / static_cast<double>(count));
     };
   }
 
@@ -152,6 +157,7 @@ class Search {
     const auto tell = progress(0, kRefusing, runs.size());
     std::vector<Found> found = crew_.shared<Found>(runs.size(), [&](std::size_t i) {
       Found here;
+      if (crew_.told_to_stop()) return here;
       Scenario scenario = alone_;
       std::uint32_t last = kNoGroup;
       std::vector<Variant> variants;
@@ -168,6 +174,7 @@ class Search {
         }
         refuse_group(group, scenario, *variant, here);
       }
+      checked_ += here.seen;
       tell();
       return here;
     });
@@ -175,6 +182,7 @@ class Search {
       for (const std::uint32_t group : each.without_plan) bounds_[group].any = kRefused;
       take(each);
     }
+    checked_ = seen_;  // of all members
   }
 
   // Groups of a run that differ in the micro-batch alone.
@@ -221,7 +229,7 @@ class Search {
     std::uint32_t last = kNoGroup;
     std::map<Passes, std::uint32_t> numbers;
     std::vector<std::uint32_t> first, number(bounds_.size());
-    for (std::uint32_t group = 0; group < groups_.size(); ++group) {
+    for (std::uint32_t group = 0; group < groups_.size() && !crew_.told_to_stop(); ++group) {
       if (bounds_[group].any == kRefused) continue;
       const std::uint32_t before = last;
       groups_.apply(scenario, last, group);
@@ -234,6 +242,8 @@ class Search {
       if (is_new) first.push_back(group);
       number[group] = known->second;
     }
+    crew_.agree();
+    if (crew_.stop()) return;
     const auto tell = progress(kRefusing, kBounding, first.size());
     const auto found = crew_.shared<PassBounds>(first.size(), [&](std::size_t i) {
       if (crew_.told_to_stop()) return PassBounds();
@@ -245,7 +255,7 @@ class Search {
       return least->places.front().all;
     });
     last = kNoGroup;
-    for (std::uint32_t group = 0; group < groups_.size(); ++group) {
+    for (std::uint32_t group = 0; group < groups_.size() && !crew_.stop(); ++group) {
       if (bounds_[group].any == kRefused) continue;
       groups_.apply(scenario, last, group);
       bounds_[group] = on_its_stages(scenario, found[number[group]]);
@@ -486,6 +496,7 @@ class Search {
           const double least = bounds_[group].any;
           if (least != kRefused && least <= limit) look_at(group, scenario, last, limit, here);
         }
+        checked_ += here.seen;
         return here;
       });
       std::vector<NearPlan> plans;
@@ -496,10 +507,8 @@ class Search {
       near_.add(plans);
       first = end;
       round = std::min<std::size_t>(2 * round, 16);
-      if (options_.progress) {
-        const double share = static_cast<double>(first) / static_cast<double>(groups_.families.size());
-        options_.progress(kBounding + (1 - kBounding) * share);
-      }
+      checked_ = seen_;
+      tell(kBounding + (1 - kBounding) * static_cast<double>(first) / static_cast<double>(groups_.families.size()));
     }
     (crew_.stop() ? result_.unseen : result_.skipped) = result_.plans - seen_;
     refused_.tell(result_);
@@ -525,6 +534,7 @@ class Search {
   mutable std::size_t known_branches_ = 0;
   RefusedPlans refused_;
   std::uint64_t seen_ = 0;
+  mutable std::atomic<std::uint64_t> checked_{0};  // for the progress: of rounds under way, too
   std::mutex telling_;
   SearchResult result_;
 };
@@ -532,6 +542,7 @@ class Search {
 }  // namespace
 
 Result<SearchResult> search(const SearchSpace& space, const Session& session, const SearchOptions& options) {
+  if (options.watch.progress) options.watch.progress({0, 0, space.size()});  // before its groups are listed
   return Search(space, session, options).run();
 }
 

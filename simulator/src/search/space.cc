@@ -340,9 +340,19 @@ Error no_product(std::string_view where, std::int64_t gpus) {
           fmt::format("give divisors of {}, or leave it out", gpus)};
 }
 
-Result<void> check_size(SearchSpace::Contents& space) {
+Result<void> check_size(SearchSpace::Contents& space, const SearchWatch& watch) {
   Scenario scenario = space.base;
-  const double plans = space.count(0, scenario);
+  constexpr int kOften = 1 << 14;  // a few milliseconds
+  int left = 0;
+  bool stopped = false;
+  const double plans = space.count(0, scenario, [&] {
+    if (--left > 0) return !stopped;
+    left = kOften;
+    stopped = watch.stop != nullptr && watch.stop->load(std::memory_order_relaxed);
+    if (watch.progress) watch.progress({});
+    return !stopped;
+  });
+  if (stopped) return {};
   if (plans > kMostPlans) {
     return fail({ErrorCode::kUsage, fmt::format("the search has {:.0e} plans or more", plans), "",
                  fmt::format("at most {:.0e}", kMostPlans), narrow(space)});
@@ -515,21 +525,6 @@ bool SearchSpace::Contents::set(Scenario& scenario, const Level& level, const st
   return ranks && *ranks == common.gpus;
 }
 
-double SearchSpace::Contents::count(std::size_t first, Scenario& scenario) const {
-  if (first == levels.size()) return 1;
-  const Level& level = levels[first];
-  const Texts all = values(level, scenario);
-  double plans = 0;
-  for (const std::string& text : all) {
-    if (!set(scenario, level, text)) continue;
-    const double below = count(first + 1, scenario);
-    if (!level.is_read) return static_cast<double>(all.size()) * below;
-    plans += below;
-    if (plans > kMostPlans) return plans;  // too many, however many more
-  }
-  return plans;
-}
-
 void SearchSpace::Contents::finish(Scenario& scenario) const {
   if (follows_context) follow_context(base, scenario);
   const PipelineSchedule& schedule = traits_of(scenario.plan);
@@ -678,7 +673,7 @@ void SearchSpace::Contents::attach_limits() {
   }
 }
 
-Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog) {
+Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& catalog, const SearchWatch& watch) {
   auto space = std::make_unique<Contents>();
   const ScenarioSpec said = request.fixed;
   NS_TRY(request.fixed, spelled_out(said));
@@ -716,7 +711,7 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   space->fixed = std::move(request.fixed);
   space->from = std::move(request.from);
   space->catalog.emplace(catalog);
-  NS_TRY_VOID(check_size(*space));
+  NS_TRY_VOID(check_size(*space, watch));
   return SearchSpace(std::move(space));
 }
 

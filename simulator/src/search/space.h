@@ -84,8 +84,26 @@ class SearchSpace::Contents {
     finish(scenario);
   }
   // The plans that the levels from `first` on have, when those above have their values in `scenario`; of more than
-  // kMostPlans some. Levels that no later one reads multiply.
-  double count(std::size_t first, Scenario& scenario) const;
+  // kMostPlans some. Levels that no later one reads multiply. Ends early where `go_on` does not.
+  template <class GoOn>
+  double count(std::size_t first, Scenario& scenario, const GoOn& go_on) const {
+    if (first == levels.size()) return 1;
+    const Level& level = levels[first];
+    const std::vector<std::string> all = values(level, scenario);
+    double plans = 0;
+    for (const std::string& text : all) {
+      if (!go_on()) return plans;
+      if (!set(scenario, level, text)) continue;
+      const double below = count(first + 1, scenario, go_on);
+      if (!level.is_read) return static_cast<double>(all.size()) * below;
+      plans += below;
+      if (plans > kMostPlans) return plans;  // too many, however many more
+    }
+    return plans;
+  }
+  double count(std::size_t first, Scenario& scenario) const {
+    return count(first, scenario, [] { return true; });
+  }
   // False where the degrees then are not those of the cluster.
   bool set(Scenario& scenario, const Level& level, const std::string& text) const;
 

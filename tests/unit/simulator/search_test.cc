@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -502,24 +503,67 @@ TEST(SearchTest, StopsWhenItIsTold) {
   const auto found = space(request(16));
   const auto session = Session::make(found->base());
   const std::atomic<bool> stop{true};
-  const auto result = search(*found, *session, {.stop = &stop});
+  const auto result = search(*found, *session, {.watch = {.stop = &stop}});
   ASSERT_TRUE(result.has_value());
   EXPECT_TRUE(result->interrupted);
   EXPECT_EQ(result->unseen, result->plans);
 }
 
-// From the bounds on, which take most of a long search.
+TEST(SearchTest, StopsInEachPhase) {
+  SearchRequest many = request(8);
+  many.fixed.set("plan/schedule", "1f1b").set("plan/zero", "1");
+  many.listed.push_back({"training/sequence", {"1024", "1280", "1536", "2048"}});
+  std::atomic<bool> stop{true};
+  const auto uncounted = SearchSpace::make(many, Catalog::standard(), {.stop = &stop});
+  ASSERT_TRUE(uncounted.has_value());
+  EXPECT_EQ(uncounted->size(), 0u);
+
+  const auto found = space(many);
+  ASSERT_TRUE(found.has_value());
+  const auto session = Session::make(found->base());
+  for (const double share : {0.0, 0.1, 0.31, 0.601}) {  // groups are listed, refused, bounded, timed
+    stop = false;
+    std::chrono::steady_clock::time_point told;
+    SearchOptions options{.threads = 2};
+    options.watch.stop = &stop;
+    options.watch.progress = [&](const SearchProgress& at) {
+      if (at.share < share || stop.exchange(true)) return;
+      told = std::chrono::steady_clock::now();
+    };
+    const auto result = search(*found, *session, options);
+    ASSERT_TRUE(result.has_value());
+    EXPECT_TRUE(result->interrupted) << share;
+    EXPECT_GT(result->unseen, 0u) << share;
+    EXPECT_LT(std::chrono::steady_clock::now() - told, std::chrono::seconds(10)) << share;
+    EXPECT_EQ(result->answers.size(), result->evaluated > 0 ? 1u : 0u) << share;
+  }
+}
+
 TEST(SearchTest, TellsItsProgressFromTheBeginning) {
-  const auto found = space(request(16));
+  int counting = 0;
+  const auto found = SearchSpace::make(request(16), Catalog::standard(), {.progress = [&](const SearchProgress& at) {
+                                         ++counting;
+                                         EXPECT_EQ(at.plans, 0u);
+                                       }});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_GE(counting, 1);
   const auto session = Session::make(found->base());
   std::vector<double> shares;
-  const auto result =
-      search(*found, *session, {.threads = 2, .progress = [&](double share) { shares.push_back(share); }});
+  std::vector<std::uint64_t> checked;
+  const auto result = search(*found, *session, {.threads = 2, .watch = {.progress = [&](const SearchProgress& at) {
+                                                                shares.push_back(at.share);
+                                                                checked.push_back(at.checked);
+                                                                EXPECT_EQ(at.plans, found->size());
+                                                              }}});
   ASSERT_TRUE(result.has_value());
   ASSERT_GE(shares.size(), 3u);
-  EXPECT_LT(shares.front(), 0.5);
+  EXPECT_EQ(shares.front(), 0);
   EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
   EXPECT_LE(shares.back(), 1);
+  EXPECT_EQ(checked.front(), 0u);
+  EXPECT_TRUE(std::is_sorted(checked.begin(), checked.end()));
+  EXPECT_GT(checked.back(), 0u);
+  EXPECT_LE(checked.back(), found->size());
 }
 
 // What a search leaves out is slower than the limit: every plan within it is a point, however many stages it has. Where
@@ -667,7 +711,7 @@ TEST(SearchTest, ATeamStopsTogether) {
     members.emplace_back([&, i] {
       Member member(meeting, i, 2);
       const auto own = Session::make(found->base());
-      const auto result = search(*found, *own, {.stop = i == 0 ? &stop : &go, .team = &member});
+      const auto result = search(*found, *own, {.watch = {.stop = i == 0 ? &stop : &go}, .team = &member});
       ASSERT_TRUE(result.has_value());
       EXPECT_TRUE(result->interrupted);
     });
