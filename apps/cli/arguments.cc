@@ -62,7 +62,9 @@ std::size_t end_of_file(const std::string& from) {
   return mark == std::string::npos || exists(from) ? from.size() : mark;
 }
 
-Result<Scenario> read_base(std::string path) {
+// What `read(json, path, plan)` reads of the report that --from names.
+template <class Read>
+auto read_from(std::string path, const Read& read) -> decltype(read(path, path, std::size_t{1})) {
   std::size_t plan = 1;  // of a search's answer
   if (const std::size_t mark = end_of_file(path); mark < path.size()) {
     NS_TRY(const std::int64_t number, read_count(std::string_view(path).substr(mark + 1), "--from", 1, 1'000));
@@ -71,8 +73,10 @@ Result<Scenario> read_base(std::string path) {
   }
   NS_TRY(const std::string text,
          read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json, or a page of --report"));
-  return read_scenario(report_in_page(text), path, plan);
+  return read(report_in_page(text), path, plan);
 }
+
+Result<Scenario> read_base(const std::string& path) { return read_from(path, read_scenario); }
 
 // What to write for a flag that simulate or search has, and this command not. "": neither has it.
 std::string elsewhere(std::string_view command, std::string_view flag) {
@@ -297,6 +301,11 @@ Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags) {
   if (!flags.from) return std::optional<Scenario>();
   NS_TRY(Scenario base, read_base(*flags.from));
   return std::optional<Scenario>(std::move(base));
+}
+
+Result<std::map<std::string, std::string>> read_asked_of(const WorkFlags& flags) {
+  if (!flags.from) return std::map<std::string, std::string>();
+  return read_from(*flags.from, read_asked);
 }
 
 Result<Scenario> read_scenario_of(const WorkFlags& flags) {

@@ -55,6 +55,9 @@ Result<ScenarioSpec> read_spec(const WorkFlags& flags);
 // given. Errors: a file that cannot be read, or that is no report.
 Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags);
 
+// What was asked beside the work of that report (Report::asked).
+Result<std::map<std::string, std::string>> read_asked_of(const WorkFlags& flags);
+
 // The work that the flags describe: read, looked up, sized.
 Result<Scenario> read_scenario_of(const WorkFlags& flags);
 

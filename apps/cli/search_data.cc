@@ -64,7 +64,9 @@ ordered_json answer_json(const SearchAnswer& answer, const SearchGoals& goals) {
   json["network_s"] = answer.network / units::s;
   json["kinds_of_parallelism"] = answer.kinds;
   add_training(json, answer, goals);
-  json.update(ordered_json::parse(report_json(answer.report)));
+  Report report = answer.report;
+  report.asked = goals.asked;
+  json.update(ordered_json::parse(report_json(std::move(report))));
   return json;
 }
 

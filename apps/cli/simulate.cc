@@ -40,6 +40,9 @@ struct StepFlags {
 
 void add_step_flags(CLI::App& app, StepFlags& flags) {
   add_work_flags(app, flags.work);
+  app.get_option("--from")->description(
+      "a report or its page again, or with FILE#2 a search's second plan: the work, --what-if, --sensitivity and the "
+      "whole training; flags change it");
   add_training_flags(app, flags.training);
   app.add_flag("--json", flags.json, "print one JSON object")->group(kWhatComesBack);
   app.add_flag("--sensitivity", flags.sensitivity, "what does 1 % better of each part of the machine change?")
@@ -89,10 +92,21 @@ std::vector<Output> outputs_of(const StepFlags& flags) {
           {"--csv", flags.csv.value_or("")}};
 }
 
+// Takes what the report of --from asked where no flag says it.
+Result<void> repeat_questions(StepFlags& flags) {
+  NS_TRY(const auto asked, read_asked_of(flags.work));
+  if (asked.empty()) return {};
+  repeat(asked, *flags.work.from, flags.training);
+  flags.sensitivity |= asked.contains("sensitivity");
+  if (const auto found = asked.find("what-if"); found != asked.end() && !flags.changes) flags.changes = found->second;
+  return {};
+}
+
 // `command`: what was typed.
-Result<void> answer(const StepFlags& flags, const std::string& command) {
+Result<void> answer(StepFlags flags, const std::string& command) {
   const std::vector<Output> outputs = outputs_of(flags);
   NS_TRY_VOID(check_outputs(outputs, inputs_of(flags.work)));
+  NS_TRY_VOID(repeat_questions(flags));
   std::vector<PartChange> changes;
   if (flags.changes) {
     NS_TRY(changes, read_part_changes(*flags.changes));
@@ -109,6 +123,9 @@ Result<void> answer(const StepFlags& flags, const std::string& command) {
     NS_TRY(report.what_if, what_if(scenario, changes));
   }
   report.against = against_base(flags.work, scenario, session);
+  report.asked = goals.asked;
+  if (flags.sensitivity) report.asked.emplace("sensitivity", "on");
+  if (flags.changes) report.asked.emplace("what-if", *flags.changes);
   NS_TRY(const SearchAnswer plan, as_answer(report, goals));
   const auto training = [&](const Style& style) { return training_text(plan, goals, "this plan", style); };
   const std::vector<RunCheck> evidence = flags.page || !flags.json ? evidence_for(scenario) : std::vector<RunCheck>();

@@ -16,6 +16,24 @@ namespace {
 // A default in a help text.
 std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
 
+// The flags with a text.
+struct TextFlag {
+  std::string_view name;  // without dashes
+  std::optional<std::string> TrainingFlags::*text;
+};
+constexpr std::string_view kPrices = "prices", kAsynchronous = "checkpoint-async", kOn = "on";
+constexpr TextFlag kTextFlags[] = {{"tokens", &TrainingFlags::tokens},
+                                   {"time-between-failures", &TrainingFlags::between_failures},
+                                   {"gpu-time-between-failures", &TrainingFlags::gpu_failures},
+                                   {"node-time-between-failures", &TrainingFlags::node_failures},
+                                   {"network-time-between-failures", &TrainingFlags::network_failures},
+                                   {"storage-bandwidth", &TrainingFlags::storage},
+                                   {"checkpoint-time", &TrainingFlags::checkpoint},
+                                   {"restart-time", &TrainingFlags::restart},
+                                   {"repair-time", &TrainingFlags::repair},
+                                   {"spare-nodes", &TrainingFlags::spares},
+                                   {"gpu-spread", &TrainingFlags::spread}};
+
 Result<void> read_failures(const TrainingFlags& flags, Reliability& reliability) {
   if (flags.between_failures) {
     NS_TRY(reliability.gpu_time_between_failures, read_duration(*flags.between_failures, "--time-between-failures"));
@@ -131,11 +149,37 @@ Result<WholeTraining> read_training(const TrainingFlags& flags) {
                       given(flags.between_failures, flags.checkpoint, flags.restart, flags.storage, flags.gpu_failures,
                             flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
   if (trains && !flags.tokens) return without_tokens();
+  for (const TextFlag& flag : kTextFlags) {
+    if (const auto& text = flags.*flag.text) training.asked.emplace(flag.name, *text);
+  }
+  if (flags.asynchronous) training.asked.emplace(kAsynchronous, kOn);
+  auto prices = flags.reported_prices;
   if (flags.prices) {
-    NS_TRY(const std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
-    NS_TRY(training.prices, read_prices(text, *flags.prices));
+    NS_TRY(std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
+    prices = {std::move(text), *flags.prices};
+  }
+  if (prices) {
+    NS_TRY(training.prices, read_prices(prices->first, prices->second));
+    training.asked.emplace(kPrices, prices->first);
   }
   return training;
+}
+
+void repeat(const std::map<std::string, std::string>& asked, const std::string& where, TrainingFlags& flags) {
+  const auto said = [&](std::string_view name) {
+    const auto found = asked.find(std::string(name));
+    return found == asked.end() ? std::nullopt : std::optional(found->second);
+  };
+  // Failures are those of the whole, or those of its parts.
+  const bool whole = flags.between_failures.has_value();
+  const bool parts = flags.gpu_failures || flags.node_failures || flags.network_failures;
+  for (const TextFlag& flag : kTextFlags) {
+    const bool is_whole = flag.text == &TrainingFlags::between_failures;
+    const bool is_part = !is_whole && flag.name.ends_with("time-between-failures");
+    if (!(flags.*flag.text) && !(is_part && whole) && !(is_whole && parts)) flags.*flag.text = said(flag.name);
+  }
+  flags.asynchronous |= said(kAsynchronous).has_value();
+  if (const auto prices = said(kPrices)) flags.reported_prices = {*prices, where + "#/asked/prices"};
 }
 
 void add_training_flags(CLI::App& app, TrainingFlags& flags) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ns_dist/time_to_train.h"
 
@@ -15,13 +17,19 @@ struct TrainingFlags {
   std::optional<std::string> tokens, between_failures, checkpoint, storage, restart, prices;
   std::optional<std::string> gpu_failures, node_failures, network_failures, repair, spares, spread;
   bool asynchronous = false;
+  // Of a report that is repeated: the text of its file of prices, and the place of this text in errors.
+  std::optional<std::pair<std::string, std::string>> reported_prices;
 };
+
+// Takes what a report asked (Report::asked) where no flag says it. `where` names the report.
+void repeat(const std::map<std::string, std::string>& asked, const std::string& where, TrainingFlags& flags);
 
 struct WholeTraining {
   std::optional<double> tokens;
   Reliability reliability;
   std::optional<double> gpu_spread;  // standard deviation of the GPUs' speeds
   std::optional<Prices> prices;
+  std::map<std::string, std::string> asked;  // as Report::asked; of the prices the text of their file
 };
 
 inline constexpr const char* kWholeTraining = "The whole training";  // the heading of these flags

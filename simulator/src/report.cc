@@ -205,6 +205,7 @@ std::string to_json(const Report& report) {
   json["version"] = version();
   json["provenance"] = {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}};
   json["inputs"] = std::move(inputs);
+  if (!report.asked.empty()) json["asked"] = report.asked;
   json["resolved"] = resolved_inputs(report.scenario);
   const Model& model = report.scenario.model;
   const ModelParameters parameters = model_parameters(model);

@@ -402,7 +402,8 @@ ordered_json scenario_json(const Scenario& scenario) {
 
 std::string write_scenario(const Scenario& scenario) { return dump_json(scenario_json(scenario), 2); }
 
-Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan) {
+// The report of one plan.
+static Result<ordered_json> read_report(std::string_view json, const std::string& where, std::size_t plan) {
   NS_EXPECTS(plan >= 1);
   NS_TRY(ordered_json root, parse_json(json, where));
   if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {
@@ -416,11 +417,32 @@ Result<Scenario> read_scenario(std::string_view json, const std::string& where, 
                    plans == 0 ? "a search that found one" : fmt::format("a number from 1 to {}", plans),
                    plans == 0 ? "" : fmt::format("write {}#{}", where, plans)});
     }
-    root = ordered_json(root["plans"][plan - 1]);
-  } else if (plan > 1) {
+    return ordered_json(root["plans"][plan - 1]);
+  }
+  if (plan > 1) {
     return fail({ErrorCode::kInvalidInput, fmt::format("a report of one plan, and number {} is asked for", plan), where,
                  "an answer of ns-dist search --json, or its page", "write " + where});
   }
+  return root;
+}
+
+Result<std::map<std::string, std::string>> read_asked(std::string_view json, const std::string& where,
+                                                      std::size_t plan) {
+  NS_TRY(const ordered_json root, read_report(json, where, plan));
+  std::map<std::string, std::string> asked;
+  if (!root.is_object() || !root.contains("asked")) return asked;
+  for (const auto& [name, text] : root["asked"].items()) {
+    if (!text.is_string()) {
+      return fail({ErrorCode::kInvalidInput, fmt::format("{} is no text", json_excerpt(text)),
+                   fmt::format("{}#/asked/{}", where, pointer_step(name)), "the text of a flag"});
+    }
+    asked.emplace(name, text.get<std::string>());
+  }
+  return asked;
+}
+
+Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan) {
+  NS_TRY(const ordered_json root, read_report(json, where, plan));
   const bool is_report = root.is_object() && root.contains("inputs");
   const ordered_json& inputs = is_report ? root["inputs"] : root;
   std::vector<Error> errors;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -168,6 +169,7 @@ struct Report {
   std::vector<Addition> additions;                // where they were asked for
   std::vector<Sensitivity> sensitivity, what_if;  // the same
   std::optional<Against> against;                 // the report that flags changed (`--from`)
+  std::map<std::string, std::string> asked;       // beside the work, for `--from`: flags without dashes, their texts
   std::vector<Warning> warnings;
 };
 

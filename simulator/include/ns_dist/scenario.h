@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -374,6 +375,10 @@ std::string write_scenario(const Scenario& scenario);
 // Reads a scenario back from a report, from its `inputs` alone, or from one of the plans (from 1) of a search's answer;
 // `where` names the file in errors.
 Result<Scenario> read_scenario(std::string_view json, const std::string& where, std::size_t plan = 1);
+// What was asked beside the work of the same report (Report::asked). Errors: JSON that cannot be read; no such plan;
+// values that are no texts.
+Result<std::map<std::string, std::string>> read_asked(std::string_view json, const std::string& where,
+                                                      std::size_t plan = 1);
 
 // Of a run on `ranks` GPUs.
 TrainingClock training_clock(const Scenario& scenario, std::int64_t ranks);

@@ -225,6 +225,35 @@ TEST(Answers, AReportIsItsOwnRecipe) {
   EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
 }
 
+// What was asked beside the work is asked again, with the prices of the time, where no flag says it otherwise.
+TEST(Answers, AReportRepeatsItsQuestions) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "prices.json") << R"({"currency": "EUR", "gpu_hour": {"h100-sxm-80gb": 2}})";
+  const std::string first =
+      answered(
+          "--model gpt2 --dp 8 --global-batch 64 --tokens 1T --prices prices.json --repair-time 1d "
+          "--checkpoint-async --node-time-between-failures 90d --sensitivity --what-if 'hbm x2' --json",
+          folder.path())
+          .out;
+  std::ofstream(folder.path() / "report.json") << first;
+  std::filesystem::remove(folder.path() / "prices.json");
+  EXPECT_EQ(answered("--from report.json --json", folder.path()).out, first);
+
+  const std::string other = "--tokens 2T --time-between-failures 900d --what-if 'flops x2, hbm x3'";
+  const json changed = json::parse(answered("--from report.json --json " + other, folder.path()).out);
+  EXPECT_EQ(changed["training"]["tokens"], 2e12);
+  EXPECT_EQ(changed["what_if"].size(), 3u);
+  EXPECT_FALSE(changed["asked"].contains("node-time-between-failures")) << "a part of what a flag says as a whole";
+  EXPECT_EQ(changed["asked"]["repair-time"], "1d");
+
+  json edited = json::parse(first);
+  edited["asked"]["tokens"] = 3;
+  std::ofstream(folder.path() / "edited.json") << edited;
+  const CommandResult refused = run_command("ns-dist --from edited.json", folder.path());
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("edited.json#/asked/tokens: 3 is no text; expected the text of a flag"));
+}
+
 // What flags beside --from change, told with an interval: of one machine narrow, of another one wide, for as many
 // tokens.
 TEST(Answers, AChangedReportIsComparedWithItsOwnPlan) {
