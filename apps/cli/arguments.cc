@@ -196,16 +196,20 @@ Error refused(std::string what, const CLI::App& app) {
 
 }  // namespace
 
+Result<ScenarioSpec> readable(ScenarioSpec spec) {
+  if (auto values = check_values(spec); !values) {
+    values.error().code = ErrorCode::kUsage;
+    return fail(std::move(values.error()));
+  }
+  return spec;
+}
+
 Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
   ScenarioSpec spec;
   for (const FieldDescription& description : scenario_fields()) {
     spec.set(description.field.name, flags.texts.at(description.field.name));
   }
-  if (auto readable = check_values(spec); !readable) {
-    readable.error().code = ErrorCode::kUsage;
-    return fail(std::move(readable.error()));
-  }
-  return spec;
+  return readable(std::move(spec));
 }
 
 void warn(const std::string& text) {

@@ -48,7 +48,9 @@ void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but = "");
 // What the flags may name files with: an output must be none of them.
 std::vector<std::string> inputs_of(const WorkFlags& flags);
 
-// What the flags set. Errors: every value that cannot be read, all at once.
+// `spec`, if its values can be read. Errors, of usage: every value that cannot be read, all at once.
+Result<ScenarioSpec> readable(ScenarioSpec spec);
+// What the flags set. Errors: those of `readable`.
 Result<ScenarioSpec> read_spec(const WorkFlags& flags);
 
 // The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not

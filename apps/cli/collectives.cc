@@ -49,6 +49,7 @@ Result<int> answer(const CollectivesRequest& request) {
   ScenarioSpec spec;
   spec.set("network/model", request.model).set("network/algorithm", request.algorithm);
   spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
+  NS_TRY(spec, readable(std::move(spec)));
   NS_TRY(const Scenario scenario, resolve(spec, catalog));
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;

@@ -259,6 +259,7 @@ Result<Scenario> machine_of(const ExplainRequest& request, std::int64_t ranks, s
   spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
   spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
   spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
+  NS_TRY(spec, readable(std::move(spec)));
   if (!request.nodes.empty()) {
     NS_TRY(const std::int64_t nodes, read_count(request.nodes, "--nodes"));
     spec.set("machine/nodes", nodes);

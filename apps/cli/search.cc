@@ -100,11 +100,8 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
                           "one value in a search", "search once for each, or write them into a file of --sweep"});
         continue;
       }
-      ScenarioSpec one;
-      one.set(field, std::string_view(*text));
-      if (auto readable = check_values(one); !readable) {
-        readable.error().code = ErrorCode::kUsage;
-        errors.push_back(std::move(readable.error()));
+      if (auto one = readable(ScenarioSpec().set(field, std::string_view(*text))); !one) {
+        errors.push_back(std::move(one.error()));
       }
       common.fixed.set(field, std::string_view(*text));
       continue;

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/with_commas.h"
 
@@ -51,7 +52,7 @@ Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least
 }
 
 Result<std::size_t> read_name(std::string_view text, std::span<const std::string_view> names) {
-  const auto found = std::find(names.begin(), names.end(), text);
+  const auto found = std::find(names.begin(), names.end(), lower_case(text));
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   const std::string near = nearest_name(text, {names.begin(), names.end()});
   return fail(mistake(fmt::format("\"{}\" is not one of its values", text),

@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/printable.h"
 #include "ns_dist/layer_division.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/pipeline_layout.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 
 namespace ns_dist {
@@ -34,6 +37,55 @@ constexpr std::string_view kOverlap = "plan/overlap";
 std::string_view overlap_name(const FieldDescription& description) {
   const std::string_view flag = description.flag;
   return flag.starts_with(kOverlapFlags) ? flag.substr(kOverlapFlags.size()) : std::string_view();
+}
+
+// Fields of texts that are names, and the names that the modules which read them know.
+struct NamedField {
+  std::string_view field;
+  std::vector<std::string_view> (*names)();
+};
+template <class Rows>
+std::vector<std::string_view> with_auto(const Rows& rows) {
+  std::vector<std::string_view> names = {"auto"};
+  for (const auto& row : rows) names.push_back(row.name);
+  return names;
+}
+std::vector<std::string_view> schedule_names() {
+  std::vector<std::string_view> names;
+  for (const PipelineSchedule* schedule : pipeline_schedules()) names.push_back(schedule->name);
+  return names;
+}
+constexpr NamedField kNamedFields[] = {{"plan/schedule", schedule_names},
+                                       {"network/model",
+                                        [] {
+                                          return std::vector<std::string_view>{"nccl", "astra"};
+                                        }},
+                                       {"network/algorithm", [] { return with_auto(network_algorithms()); }},
+                                       {"network/protocol", [] { return with_auto(network_protocols()); }}};
+
+// The text of an assignment as the modules know it. Errors: a name that there is not, no order of ranks, no layout.
+Result<std::string> known_text(const Assignment& assignment) {
+  const auto& [field, text] = assignment;
+  for (const NamedField& named : kNamedFields) {
+    if (named.field != field) continue;
+    const std::vector<std::string_view> names = named.names();
+    auto which = read_name(text, names);
+    if (which) return std::string(names[*which]);
+    which.error().where = field;
+    return fail(std::move(which.error()));
+  }
+  if (field == "plan/order") {
+    ParallelPlan plan;
+    plan.order = lower_case(text);
+    NS_TRY_VOID(rank_order(plan));
+    return plan.order;
+  }
+  if (field == kLayoutField) {
+    PipelineLayout layout;
+    NS_TRY_VOID(read_field(Field{.name = kLayoutField}, text, layout));
+    if (!layout.is_even()) NS_TRY_VOID(read_pipeline_layout(layout.text));
+  }
+  return text;
 }
 
 // Before those that it stands for: they hold where both are given.
@@ -87,7 +139,8 @@ std::vector<FieldDescription> describe() {
 }
 
 // What `text`, of kOverlap, the one field that stands for others, sets.
-Result<std::vector<Assignment>> read_overlap(std::string_view text) {
+Result<std::vector<Assignment>> read_overlap(std::string_view said) {
+  const std::string text = lower_case(said);
   const FieldDescription& overlap = *find_field(kOverlap);
   std::vector<std::string_view> names;
   for (const std::string_view field : overlap.stands_for) names.push_back(overlap_name(*find_field(field)));
@@ -141,10 +194,12 @@ std::span<const FieldDescription> scenario_fields() {
 }
 
 Result<void> assign(Scenario& scenario, const Assignment& assignment) {
+  NS_TRY(std::string text, known_text(assignment));
+  const Assignment known{assignment.field, std::move(text)};
   std::optional<Result<void>> done;
   visit_tables(
       [&](auto& table) {
-        if (!done) done = assign_field(table, assignment);
+        if (!done) done = assign_field(table, known);
       },
       scenario);
   return done ? *std::move(done) : refuse(assignment);

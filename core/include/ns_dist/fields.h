@@ -152,7 +152,8 @@ std::string field_text(const std::optional<T>& value) {
 Result<std::int64_t> read_whole_number(std::string_view text, std::int64_t least, std::int64_t most);
 // Whether it is one, of any size.
 bool is_whole_number(std::string_view text);
-// The position of `text` among `names`. Errors list the names and tell the nearest, without a place.
+// The position of `text`, in whatever case, among `names` (in lower case). Errors list the names and tell the nearest,
+// without a place.
 Result<std::size_t> read_name(std::string_view text, std::span<const std::string_view> names);
 // Above 0 and at most `most`. Errors have no place.
 Result<double> read_positive_number(std::string_view text, double most);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ns_dist/internal/divisors.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -427,6 +428,13 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const auto is_value = [&](const std::string& value) {
     return check_values(ScenarioSpec().set(field, std::string_view(value))).has_value();
   };
+  // A name in another case becomes the name itself: plans are compared by their texts.
+  const auto spelled = [&](std::string value) {
+    const std::string lower = lower_case(value);
+    Scenario scenario;
+    return lower != value && assign(scenario, {found.field, value}) && value_of(scenario, field) == lower ? lower
+                                                                                                          : value;
+  };
   const auto add = [&](std::string value) {
     // What is no value by itself may be the rest of the one before: "selective:core_attn,mlp".
     if (!found.values.empty() && found.values.back().find(':') != std::string::npos && !is_value(value)) {
@@ -437,6 +445,7 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
         return;
       }
     }
+    value = spelled(std::move(value));
     if (known.insert(value).second) found.values.push_back(std::move(value));
   };
   // Names and files have no ranges: "../my_gpu.json" is one.
@@ -583,18 +592,10 @@ Texts values_given(const SearchRequest& request, std::string_view field) {
 
 // What no plan can have is a mistake, not a reason against some plans.
 Result<void> check_given(const SearchRequest& request) {
-  for (const std::string& name : values_given(request, "plan/schedule")) {
-    NS_TRY_VOID(pipeline_schedule(name).map([](const auto&) {}));
-  }
-  for (const std::string& order : values_given(request, "plan/order")) {
-    ParallelPlan plan;
-    plan.order = order;
-    NS_TRY_VOID(rank_order(plan).map([](const auto&) {}));
-  }
-  for (const std::string& text : values_given(request, "plan/pipeline_layout")) {
-    PipelineLayout layout;
-    NS_TRY_VOID(read_field(Field{.name = "plan/pipeline_layout"}, text, layout));
-    if (!layout.is_even()) NS_TRY_VOID(read_pipeline_layout(layout.text).map([](const auto&) {}));
+  for (const std::string_view field : {"plan/schedule", "plan/order", "plan/pipeline_layout"}) {
+    for (const std::string& text : values_given(request, field)) {
+      NS_TRY_VOID(check_values(ScenarioSpec().set(field, std::string_view(text))));
+    }
   }
   for (const FieldValues& listed : request.listed) {
     if (!can_be_searched(listed.field)) {

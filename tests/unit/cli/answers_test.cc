@@ -225,6 +225,23 @@ TEST(Answers, AReportIsItsOwnRecipe) {
   EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
 }
 
+// Names are read without regard to case, and plans are compared by the names as they are listed.
+TEST(Answers, NamesHaveAnyCase) {
+  const std::string plan = "--model gpt2 --pp 4 --dp 2 --global-batch 16 --json ";
+  EXPECT_EQ(answered(plan + "--schedule 1F1B --dtype BF16 --order TP-CP-DP-PP --algorithm Ring --zero 2 "
+                            "--overlap Grad-Reduce --recompute FULL --flash-attention On --framework FSDP")
+                .out,
+            answered(plan + "--schedule 1f1b --dtype bf16 --order tp-cp-dp-pp --algorithm ring --zero 2 "
+                            "--overlap grad-reduce --recompute full --flash-attention on --framework fsdp")
+                .out);
+  const auto plans = [](const std::string& schedules) {
+    const std::string flags = "search --model gpt2 --gpus 8 --global-batch 64 --micro-batch 1 --json --schedule ";
+    const json found = json::parse(answered(flags + schedules).out);
+    return std::pair(found["space"].get<int>(), found["plans"][0]["command"].get<std::string>());
+  };
+  EXPECT_EQ(plans("1F1B,gpipe,1f1b"), plans("1f1b,gpipe"));
+}
+
 // What was asked beside the work is asked again, with the prices of the time, where no flag says it otherwise.
 TEST(Answers, AReportRepeatsItsQuestions) {
   const ScratchFolder folder;

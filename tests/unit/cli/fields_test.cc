@@ -31,8 +31,8 @@ std::vector<std::string> split(const std::string& text, char at) {
 // Assignments of texts that the field accepts, other than its default.
 std::vector<Assignment> changes_of(const FieldDescription& description) {
   std::vector<std::string> texts = split(description.values, '|');
-  texts.insert(texts.end(),
-               {"2", "some text", "0:1.5", "1,0.5", "full:2", "selective:core_attn,mlp", "7 us", "0.5", "5 GB/s"});
+  texts.insert(texts.end(), {"2", "some text", "0:1.5", "1,0.5", "full:2", "selective:core_attn,mlp", "7 us", "0.5",
+                             "5 GB/s", "gpipe", "dp-tp-cp-pp", "Et|tL", "astra", "ring", "simple"});
   std::vector<Assignment> found;
   for (const std::string& text : texts) {
     const Assignment assignment{std::string(description.field.name), text};
