@@ -155,7 +155,8 @@ Result<Model> read_model(std::string_view json, const std::string& where) {
   if (is_hugging_face(root)) {
     model = read_hugging_face(reader);
     if (model.id.empty()) {
-      const std::filesystem::path path = std::filesystem::path(where).lexically_normal();
+      std::error_code none;  // "." and ".." have a name, too
+      const std::filesystem::path path = std::filesystem::absolute(where, none).lexically_normal();
       model.id = path.stem() == "config" && path.has_parent_path() ? path.parent_path().filename().string()
                                                                    : path.stem().string();
     }

@@ -225,6 +225,23 @@ TEST(Answers, AReportIsItsOwnRecipe) {
   EXPECT_EQ(changed["inputs"]["plan"]["tp"], 4);
 }
 
+// However the folder of a Hugging Face file is called, the model has its name.
+TEST(Answers, AFolderNamesItsModel) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path() / "tiny-llama/inner");
+  std::ofstream(folder.path() / "tiny-llama/config.json")
+      << R"({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+             "intermediate_size": 1024, "vocab_size": 1000, "max_position_embeddings": 1024})";
+  for (const auto& [in, model] : {std::pair{".", "tiny-llama"},
+                                  {".", "./tiny-llama/config.json"},
+                                  {"tiny-llama", "."},
+                                  {"tiny-llama", "config.json"},
+                                  {"tiny-llama/inner", ".."}}) {
+    const std::string out = answered(std::string("--global-batch 8 --json --model ") + model, folder.path() / in).out;
+    EXPECT_EQ(json::parse(out)["inputs"]["model"]["id"], "tiny-llama") << in << ": " << model;
+  }
+}
+
 // Names are read without regard to case, and plans are compared by the names as they are listed.
 TEST(Answers, NamesHaveAnyCase) {
   const std::string plan = "--model gpt2 --pp 4 --dp 2 --global-batch 16 --json ";
