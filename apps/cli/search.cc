@@ -84,22 +84,35 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
   return sizes;
 }
 
-// One request for each machine that the flags describe. Errors: every value that cannot be read, all at once.
-Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
+// Whether commas belong to the one value that a flag has in a search.
+bool has_one_value(const FieldDescription& description) {
+  return !can_be_searched(description.field.name) && (description.is_list() || description.values.starts_with("FILE"));
+}
+
+// "--overlap, --stage-speed": the flags of these.
+std::string flags_with_one_value() {
+  std::vector<std::string> flags;
+  for (const FieldDescription& description : scenario_fields()) {
+    if (has_one_value(description)) flags.push_back(description.flag);
+  }
+  return fmt::format("{}", fmt::join(flags, ", "));
+}
+
+struct Requests {
+  std::vector<SearchRequest> all;     // one for each space
+  std::vector<FieldValues> separate;  // fields of which each value has spaces of its own
+};
+
+// Errors: every value that cannot be read, all at once; too many spaces.
+Result<Requests> read_requests(const SearchFlags& flags) {
   SearchRequest common;
-  std::vector<FieldValues> machines;
+  std::vector<FieldValues> separate;
   std::vector<Error> errors;
   for (const FieldDescription& description : scenario_fields()) {
     const std::string_view field = description.field.name;
     const auto& text = flags.work.texts.at(field);
     if (!text) continue;
-    if (!can_be_searched(field) && !decides_machine(field)) {
-      const bool has_commas = description.is_list() || description.values.starts_with("FILE");
-      if (!has_commas && text->find(',') != std::string::npos) {
-        errors.push_back({ErrorCode::kUsage, fmt::format("\"{}\" is a list", *text), std::string(field),
-                          "one value in a search", "search once for each, or write them into a file of --sweep"});
-        continue;
-      }
+    if (has_one_value(description)) {
       if (auto one = readable(ScenarioSpec().set(field, std::string_view(*text))); !one) {
         errors.push_back(std::move(one.error()));
       }
@@ -109,12 +122,12 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
     auto values = read_values(field, *text);
     if (!values) {
       errors.push_back(std::move(values.error()));
-    } else if (decides_machine(field)) {
-      machines.push_back(*std::move(values));
-    } else if (values->values.size() > 1) {
-      common.listed.push_back(*std::move(values));
-    } else {
+    } else if (decides_machine(field)) {  // behind the others, where it has one value, too
+      separate.push_back(*std::move(values));
+    } else if (values->values.size() == 1) {
       common.fixed.set(field, std::string_view(values->values.front()));
+    } else {
+      (can_be_searched(field) ? common.listed : separate).push_back(*std::move(values));
     }
   }
   auto sizes = read_sizes(flags.gpus);
@@ -123,18 +136,33 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
   NS_TRY(auto base, read_base_of(flags.work));
   if (base) common.from = std::make_shared<const Scenario>(*std::move(base));
 
+  constexpr double kMostSpaces = 10'000;
+  double spaces = static_cast<double>(std::max<std::size_t>(1, sizes->size()));
+  std::vector<std::string> lists;
+  for (const FieldValues& each : separate) {
+    if (each.values.size() == 1) continue;
+    spaces *= static_cast<double>(each.values.size());
+    lists.push_back(fmt::format("{} ({} values)", each.field, with_commas(std::ssize(each.values))));
+  }
+  if (sizes->size() > 1) lists.push_back(fmt::format("--gpus ({} values)", sizes->size()));
+  if (spaces > kMostSpaces) {
+    return fail({ErrorCode::kUsage, fmt::format("the lists make {:.0f} searches", spaces), "",
+                 fmt::format("at most {:.0f}", kMostSpaces),
+                 fmt::format("write fewer values of {}", fmt::join(lists, ", "))});
+  }
+
   std::vector<SearchRequest> requests = {std::move(common)};
-  for (const FieldValues& machine : machines) {
+  for (const FieldValues& field : separate) {
     std::vector<SearchRequest> more;
     for (const SearchRequest& request : requests) {
-      for (const std::string& value : machine.values) {
+      for (const std::string& value : field.values) {
         more.push_back(request);
-        more.back().fixed.set(machine.field, std::string_view(value));
+        more.back().fixed.set(field.field, std::string_view(value));
       }
     }
     requests = std::move(more);
   }
-  if (sizes->empty()) return requests;
+  if (sizes->empty()) return Requests{std::move(requests), std::move(separate)};
   std::vector<SearchRequest> sized;
   for (const SearchRequest& request : requests) {
     for (const std::int64_t gpus : *sizes) {
@@ -142,7 +170,7 @@ Result<std::vector<SearchRequest>> read_requests(const SearchFlags& flags) {
       sized.back().gpus = gpus;
     }
   }
-  return sized;
+  return Requests{std::move(sized), std::move(separate)};
 }
 
 Result<double> read_share(const std::string& text, std::string_view flag) {
@@ -245,10 +273,11 @@ void add_search_flags(CLI::App& app, SearchFlags& flags) {
 // Reads the command line. Returns the exit code where there is nothing left to do.
 std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& job) {
   CLI::App app{
-      "Which plan is best on this cluster? Flags of the plan, the training and the machine, --model and --framework "
-      "take\n"
-      "lists and ranges, as in --tp 1,2,4,8 --micro-batch 1..8 (not --layers and --overlap). Flags with [every useful\n"
-      "value] are varied where they are not given; the others keep their defaults.",
+      fmt::format(
+          "Which plan is best on this cluster? Flags of the work take lists and ranges, as in --tp 1,2,4,8\n"
+          "--micro-batch 1..8, but not {}.\n"
+          "Flags with [every useful value] are varied where they are not given; the others keep their defaults.",
+          flags_with_one_value()),
       "search"};
   set_up(app);
   SearchFlags& flags = job.flags;
@@ -278,11 +307,12 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   }
   auto requests = read_requests(flags);
   if (!requests) return report_error(requests.error());
-  job.requests = *std::move(requests);
+  job.requests = std::move(requests->all);
   auto goals = read_goals(flags);
   if (!goals) return report_error(goals.error());
   job.goals = *std::move(goals);
   job.goals.listed = job.requests.front().listed;
+  job.goals.separate = std::move(requests->separate);
   if (!leads) return std::nullopt;
   if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work)); !writable) {
     return report_error(writable.error());

@@ -21,6 +21,23 @@ bool same_machine(const Scenario& one, const Scenario& other) {
   return one.model == other.model && one.cluster.gpu.id == other.cluster.gpu.id && one.cluster.id == other.cluster.id;
 }
 
+std::vector<Assignment> set_apart(const Scenario& base, const SearchGoals& goals) {
+  std::vector<Assignment> set;
+  for (const FieldValues& each : goals.separate) {
+    if (decides_machine(each.field)) continue;
+    visit_tables(
+        [&](const auto& table) {
+          visit_fields(
+              [&](const Field& field, const auto& value) {
+                if (field.name == each.field) set.push_back({each.field, field_text(value)});
+              },
+              table);
+        },
+        base);
+  }
+  return set;
+}
+
 const FieldValues* listed_in(const SearchGoals& goals, std::string_view field) {
   const auto known = std::find_if(goals.listed.begin(), goals.listed.end(),
                                   [field](const FieldValues& each) { return each.field == field; });

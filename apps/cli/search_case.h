@@ -36,8 +36,9 @@ enum class Objective { kTime, kCost, kEnergy };
 // What else is asked.
 struct SearchGoals : WholeTraining {
   Objective objective = Objective::kTime;
-  std::optional<std::string> from;  // the report that the search began with
-  std::vector<FieldValues> listed;  // of the plan and of the training
+  std::optional<std::string> from;    // the report that the search began with
+  std::vector<FieldValues> listed;    // tried in one space: of the plan and of the training
+  std::vector<FieldValues> separate;  // a space for each value
   std::optional<Seconds> deadline;
   bool finds_size = false;       // the number of GPUs was not given
   std::optional<double> budget;  // for the whole training, in the currency of the prices
@@ -47,7 +48,9 @@ struct SearchGoals : WholeTraining {
 bool same_machine(const Scenario& one, const Scenario& other);
 // The fastest plan; nothing where there is none.
 const SearchAnswer* fastest_of(const SearchCase& found);
-// The values of a field that has several; else nullptr.
+// The fields of goals.separate, without the model, the framework and the machine, with their values in a case.
+std::vector<Assignment> set_apart(const Scenario& base, const SearchGoals& goals);
+// The values of a field that has several in one space; else nullptr.
 const FieldValues* listed_in(const SearchGoals& goals, std::string_view field);
 // Why most plans are not possible: a reason and its number; `end` without any.
 std::map<std::string, std::uint64_t>::const_iterator most_frequent(const SearchResult& result);

@@ -83,6 +83,7 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
     row["dtype"] = enumerator_name(training.precision);
     row["tight"] = is_tight(fastest->report);
   }
+  for (const auto& [field, text] : set_apart(each.base, goals)) row["set"][with_flags(field).substr(2)] = text;
   for (const FabricLevel& level : each.base.cluster.levels) {
     row["fabrics"].push_back({{"id", level.fabric.id},
                               {"units", level.size},

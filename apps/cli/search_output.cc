@@ -336,6 +336,16 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (differs(columns[i], i > 1)) kept.push_back(std::move(columns[i]));
   }
+  const std::size_t apart = set_apart(cases.front().base, goals).size();
+  for (std::size_t i = 0; i < apart; ++i) {
+    std::vector<std::string> cells;
+    for (const SearchCase& each : cases) {
+      const Assignment set = set_apart(each.base, goals)[i];
+      if (cells.empty()) cells.push_back(with_flags(set.field).substr(2));
+      cells.push_back(set.text);
+    }
+    kept.push_back(std::move(cells));
+  }
   for (std::vector<std::string>& each : kept) {
     std::size_t width = 0;
     for (const std::string& cell : each) width = std::max(width, cell.size());

@@ -171,7 +171,11 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
     text += "<p>Plans that are not possible:</p>\n" +
             table("<th class=\"number\">plans</th><th>reason</th><th>as in</th>", reasons);
   }
-  return section(fmt::format("{} x {}", with_commas(found.gpus), found.base.cluster.gpu.name), text);
+  std::string title = fmt::format("{} x {}", with_commas(found.gpus), found.base.cluster.gpu.name);
+  for (const auto& [field, value] : set_apart(found.base, goals)) {
+    title += fmt::format(", {} {}", with_flags(field).substr(2), value);
+  }
+  return section(title, text);
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <utility>
 
 #include "support/run_command.h"
 
@@ -930,6 +932,28 @@ TEST(SearchCommand, NoPlanNamesWhatBinds) {
   EXPECT_THAT(result.out, Not(HasSubstr("dp 4096")));
 }
 
+// A flag that changes no plan has a search for each value, and the table a column for it.
+TEST(SearchCommand, AnyFlagOfTheWorkTakesAList) {
+  const std::string flags =
+      "--model gpt2 --gpus 8 --global-batch 64 --micro-batch 1 --schedule 1f1b --launch-cost '2 us,50 us' --layers "
+      "6,12";
+  const json table = searched(flags)["table"];
+  ASSERT_EQ(table.size(), 4u);
+  std::map<std::pair<std::string, std::string>, double> steps;
+  for (const json& line : table) {
+    steps[{line["set"]["layers"], line["set"]["launch-cost"]}] = line["step_time_s"];
+    EXPECT_EQ(line["set"].size(), 2u);
+  }
+  ASSERT_EQ(steps.size(), 4u);
+  EXPECT_LT(steps.at({"6", "2 us"}), steps.at({"12", "2 us"}));
+  EXPECT_LT(steps.at({"12", "2 us"}), steps.at({"12", "50 us"}));
+  const CommandResult text = run_command("ns-dist search " + flags);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("  layers  launch-cost "), HasSubstr("  12      50 us ")));
+  // Of these alone the commas belong to one value: the help tells them.
+  EXPECT_THAT(run_command("ns-dist search --help").out,
+              HasSubstr("but not --calibration, --kernel-calibration, --overlap, --cuda-graphs, --stage-speed."));
+}
+
 // The first of many thousand values, the last and their number; an interrupt ends the search while it still counts or
 // looks for what is impossible. Without it, it takes minutes.
 TEST(SearchCommand, AnInterruptedSearchOfManyValuesIsShort) {
@@ -957,8 +981,11 @@ TEST(SearchCommand, BadSearchesSaySoBeforeTheyStart) {
         Case{"--gpus 16 --schedule x", "--schedule", 2},
         Case{"--gpus 16 --order foo", "--order: \"foo\" is no parallel dimension; expected tp,", 2},
         Case{"--gpus 16 --pipeline-layout foo", "--pipeline-layout: \"f\" is no part of a model; expected", 2},
-        Case{"--gpus 16 --algorithm ring,tree",
-             "--algorithm: \"ring,tree\" is a list; expected one value in a search; search once", 2},
+        Case{"--gpus 16 --algorithm ring,tre", "--algorithm: \"tre\" is not one of its values", 2},
+        Case{"--gpus 16 --layers 1..96 --nodes 1..200",
+             "the lists make 19200 searches; expected at most 10000; "
+             "write fewer values of ",
+             2},
         Case{"--gpus 16 --framework jax,fsp", "did you mean \"fsdp\"", 1},
         Case{"--gpus 16 --deadline 3d", "--tokens", 2},
         Case{"--dp 1000003 --tokens 1T --deadline 30d", "--dp: whole replicas on whole nodes of 8 need 8,000,024 GPUs",
