@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "interrupts.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
@@ -66,12 +67,12 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
   };
   for (std::string_view rest = text; !text.empty();) {
     const std::size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
+    const std::string_view item = trimmed(rest.substr(0, comma));
     const std::size_t dots = item.find("..");
-    NS_TRY(const std::int64_t first, read_count(item.substr(0, dots), "--gpus", 1, kMostRanks));
+    NS_TRY(const std::int64_t first, read_count(trimmed(item.substr(0, dots)), "--gpus", 1, kMostRanks));
     add(first);
     if (dots != std::string_view::npos) {
-      NS_TRY(const std::int64_t last, read_count(item.substr(dots + 2), "--gpus", 1, kMostRanks));
+      NS_TRY(const std::int64_t last, read_count(trimmed(item.substr(dots + 2)), "--gpus", 1, kMostRanks));
       if (last < first) {
         return fail({ErrorCode::kUsage, fmt::format("the range {} is empty", item), "--gpus",
                      "the smaller number first", fmt::format("write {}..{}", last, first)});

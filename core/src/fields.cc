@@ -8,6 +8,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
@@ -64,7 +65,7 @@ Result<EnumSet> read_set(const Field& field, std::string_view text, std::span<co
   EnumSet set = 0;
   for (;;) {
     const std::size_t comma = text.find(',');
-    const auto found = read_name(text.substr(0, comma), names);
+    const auto found = read_name(trimmed(text.substr(0, comma)), names);
     if (!found) {
       return fail({ErrorCode::kInvalidInput, found.error().message, std::string(field.name), std::string(expected),
                    fmt::format("the modules are {}", fmt::join(names, ", "))});
@@ -154,7 +155,7 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
   }
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
-    const auto number = read_positive_number(rest.substr(0, comma), kFastestStage);
+    const auto number = read_positive_number(trimmed(rest.substr(0, comma)), kFastestStage);
     const std::string hint = fmt::format("write, for example, {}=1,0.9,1,1", field.name);
     if (!number) return fail_at(field, number.error(), hint);
     if (*number < 1 / kFastestStage) {

@@ -10,6 +10,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/pipeline_layout.h"
@@ -151,7 +152,7 @@ Result<std::vector<Assignment>> read_overlap(std::string_view said) {
   std::vector<bool> on(names.size(), text == "all");
   for (std::string_view rest = text; text != "none" && text != "all";) {
     const std::size_t comma = rest.find(',');
-    const std::string_view name = rest.substr(0, comma);
+    const std::string_view name = trimmed(rest.substr(0, comma));
     if (name == "none" || name == "all") {
       return refuse(fmt::format("\"{}\" stands alone, and \"{}\" is a list", name, text),
                     "ns-dist search tries both with --overlap-grad-reduce on,off and its like");

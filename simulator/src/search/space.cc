@@ -12,6 +12,7 @@
 
 #include "ns_dist/internal/divisors.h"
 #include "ns_dist/internal/lower_case.h"
+#include "ns_dist/internal/trimmed.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -455,7 +456,7 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const bool is_list = description != nullptr && description->is_list();
   for (std::string_view rest = text;;) {
     const std::size_t comma = is_list ? std::string_view::npos : rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
+    const std::string_view item = trimmed(rest.substr(0, comma));
     const std::size_t dots = named ? std::string_view::npos : item.find("..");
     if (item.empty()) {
       return refuse(fmt::format("\"{}\" has an empty value", text), "values with a comma between them",
@@ -464,8 +465,8 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
     if (dots == std::string_view::npos) {
       add(std::string(item));
     } else {
-      const auto first = read_whole_number(item.substr(0, dots), 0, kMostOfAField);
-      const auto last = read_whole_number(item.substr(dots + 2), 0, kMostOfAField);
+      const auto first = read_whole_number(trimmed(item.substr(0, dots)), 0, kMostOfAField);
+      const auto last = read_whole_number(trimmed(item.substr(dots + 2)), 0, kMostOfAField);
       if (!first || !last) {
         return refuse(fmt::format("\"{}\" is no range", item), "whole numbers on both sides of ..",
                       "write, for example, 1..8");

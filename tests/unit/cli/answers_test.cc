@@ -242,6 +242,20 @@ TEST(Answers, AFolderNamesItsModel) {
   }
 }
 
+// Blanks around the commas of a list are no part of its values.
+TEST(Answers, ListsMayHaveBlanks) {
+  const std::string plan = "--model gpt2 --pp 2 --dp 2 --global-batch 16 --json ";
+  EXPECT_EQ(
+      answered(plan + "--overlap 'grad-reduce, p2p' --recompute 'selective:core_attn, mlp' --stage-speed '1, 0.9'").out,
+      answered(plan + "--overlap grad-reduce,p2p --recompute selective:core_attn,mlp --stage-speed 1,0.9").out);
+  const auto sizes = [](const std::string& gpus) {
+    return json::parse(
+        answered("search --model gpt2 --global-batch 64 --micro-batch 1 --schedule 1f1b --json --gpus " + gpus)
+            .out)["table"];
+  };
+  EXPECT_EQ(sizes("'8, 16 .. 32'"), sizes("8,16..32"));
+}
+
 // Names are read without regard to case, and plans are compared by the names as they are listed.
 TEST(Answers, NamesHaveAnyCase) {
   const std::string plan = "--model gpt2 --pp 4 --dp 2 --global-batch 16 --json ";

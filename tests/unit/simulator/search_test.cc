@@ -39,6 +39,10 @@ Result<SearchSpace> space(SearchRequest request) { return SearchSpace::make(std:
 TEST(SearchValues, ListsAndRanges) {
   EXPECT_THAT(read_values("plan/tp", "8")->values, ElementsAre("8"));
   EXPECT_THAT(read_values("plan/tp", "1,2,4..6")->values, ElementsAre("1", "2", "4", "5", "6"));
+  EXPECT_THAT(read_values("plan/tp", " 1, 2 , 4 .. 6")->values, ElementsAre("1", "2", "4", "5", "6"));
+  EXPECT_THAT(read_values("plan/recompute", "selective:core_attn, mlp, full")->values,
+              ElementsAre("selective:core_attn,mlp", "full"));
+  EXPECT_FALSE(read_values("plan/tp", "1, ,2").has_value());
   EXPECT_THAT(read_values("plan/recompute", "none,full")->values, ElementsAre("none", "full"));
   EXPECT_THAT(read_values("plan/recompute", "selective:core_attn,mlp,none,full:2")->values,
               ElementsAre("selective:core_attn,mlp", "none", "full:2"));
