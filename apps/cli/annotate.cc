@@ -125,7 +125,7 @@ double share_of(AnnotateWay way, const AnnotateReport& report) {
   return all > 0 ? report.ways[static_cast<std::size_t>(way)].recorded_ns / all : 0;
 }
 
-std::string summary_text(const Done& done, const std::string& output) {
+std::string summary_text(const Done& done, const std::string& output, const Gpu& gpu) {
   const AnnotateReport& report = done.annotated;
   const std::size_t files = done.files;
   double recorded = 0, now = 0;
@@ -134,9 +134,9 @@ std::string summary_text(const Done& done, const std::string& output) {
     now += share.new_ns;
   }
   std::string text =
-      fmt::format("{} {} in {}: {} nodes\n\n  {:<20} {:>12} {:>9} {:>14} {:>14}\n", files,
+      fmt::format("{} {} in {}: {} nodes, for {} ({})\n\n  {:<20} {:>12} {:>9} {:>14} {:>14}\n", files,
                   files == 1 ? "trace" : "traces", output, with_commas(static_cast<std::int64_t>(report.nodes)),
-                  "duration from", "kernels", "of time", "recorded, ms", "now, ms");
+                  gpu.name, gpu.id, "duration from", "kernels", "of time", "recorded, ms", "now, ms");
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     const AnnotateShare& share = report.ways[way];
     // A trace without durations: of the new time.
@@ -304,7 +304,7 @@ Result<int> answer(const AnnotateRequest& request) {
     warn(fmt::format("{:.0f} % of the recorded time is kept as it was, of kernels that do not tell what they compute{}",
                      100 * kept, scales));
   }
-  std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output)).c_str(),
+  std::fputs((request.json ? json_text(done, gpu) : summary_text(done, request.output, gpu)).c_str(),
              stream_of_answer(request.json, outputs));
   return kAnswered;
 }

@@ -280,11 +280,13 @@ int export_command(int argc, const char* const* argv) {
     std::fputs(manifest.c_str(), stdout);
     return kAnswered;
   }
+  const Gpu& gpu = scenario->cluster.gpu;
   std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
+                         "  {} on {} ({})\n"
                          "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
                          with_commas(written.ranks), output, with_commas(static_cast<std::int64_t>(written.nodes)),
-                         bytes_text(static_cast<double>(written.bytes) * units::B),
-                         with_commas(static_cast<std::int64_t>(written.kernels)),
+                         bytes_text(static_cast<double>(written.bytes) * units::B), scenario->model.name, gpu.name,
+                         gpu.id, with_commas(static_cast<std::int64_t>(written.kernels)),
                          with_commas(static_cast<std::int64_t>(written.collectives)), with_commas(written.groups),
                          with_commas(static_cast<std::int64_t>(written.sends)),
                          with_commas(static_cast<std::int64_t>(written.receives)))

@@ -568,6 +568,10 @@ TEST(Answers, ExportWritesAFileForEachRank) {
   const CommandResult result =
       answered("export --tp 4 --pp 2 --dp 2 --global-batch 16 --model gpt3-13b --output traces", folder.path());
   EXPECT_THAT(result.out, HasSubstr("16 traces in traces"));
+  // What a short name stands for.
+  EXPECT_THAT(result.out, HasSubstr("\n  GPT-3 13B on NVIDIA H100 SXM5 80GB (h100-sxm-80gb)\n"));
+  const CommandResult other = answered("annotate traces --gpu a100 --output annotated", folder.path());
+  EXPECT_THAT(other.out, HasSubstr(" nodes, for NVIDIA A100 SXM4 80GB (a100-sxm-80gb)\n"));
   for (int rank = 0; rank < 16; ++rank) {
     EXPECT_TRUE(std::filesystem::exists(folder.path() / "traces" / ("trace." + std::to_string(rank) + ".et"))) << rank;
   }
