@@ -106,13 +106,12 @@ Result<void> check_flags(const CLI::App& app, const std::string& subject, const 
 
 // Reads "8192x4096" into the columns of its dimensions.
 Result<void> read_shape(const OperatorForm& form, const std::string& shape, GivenFields& fields) {
-  constexpr std::int64_t kLargest = std::int64_t{1} << 31, kLargestAlone = 9'000'000'000'000'000;
   const std::string example = fmt::format("as in: explain {} {}", form.family, form.example);
   std::vector<std::string> given;
   for (std::string_view rest = shape;;) {
     const std::size_t end = rest.find('x');
     const bool alone = end == std::string_view::npos && given.empty();
-    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargest);
+    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargestDimension);
     if (!dimension) {
       dimension.error().hint = fmt::format("write {}, {}", form.shape, example);
       return fail(dimension.error());
@@ -224,24 +223,27 @@ Result<OperatorKind> operator_of(const OperatorForm& form, const ExplainRequest&
 }
 
 // --dtype: formats of tensors, and of products and attention also those with a scale for each block.
-Result<DType> read_format(const OperatorForm& form, std::string_view text) {
-  const std::span<const std::string_view> plain = names_of<DType>().subspan(1, 5);  // fp32 to fp8
+Result<DType> format_of(const OperatorForm& form, std::string_view text) {
+  const std::span<const std::string_view> plain = names_of<DType>();
   std::vector<std::string_view> formats(plain.begin(), plain.end());
   const bool product = form.family == "gemm" || form.family == "grouped_gemm";
-  if (product || form.family == "attention") formats.insert(formats.end(), {"fp8-block", "mxfp8"});
+  const bool by_block = product || form.family == "attention";
+  if (by_block) formats.insert(formats.end(), {"fp8-block", "mxfp8"});
   if (product) formats.emplace_back("nvfp4");
-  const std::string_view name = text == "fp8_block" ? "fp8-block" : text;  // as tables write it
-  if (std::find(formats.begin(), formats.end(), name) == formats.end()) {
-    Error error = read_name(text, formats).error();
-    error.code = ErrorCode::kUsage, error.where = "--dtype";
-    return fail(std::move(error));
+  const auto format = read_format(text);
+  const bool fits = format && (!format->scaled_by_block || product || (by_block && format->dtype == DType::kFp8));
+  if (!fits) {
+    const std::string near = nearest_name(text, {formats.begin(), formats.end()});
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", text), "--dtype",
+                 fmt::format("one of {}, or another name of one of them", fmt::join(formats, ", ")),
+                 did_you_mean(near)});
   }
-  return *enumerator_from_name<DType>(element_format(name));
+  return format->dtype;
 }
 
 Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
-  NS_TRY(const DType dtype, read_format(form, request.dtype));
+  NS_TRY(const DType dtype, format_of(form, request.dtype));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
     passed.error().code = ErrorCode::kUsage, passed.error().where = "--pass";
     return fail(passed.error());
@@ -359,7 +361,8 @@ void add_flags(CLI::App& app, ExplainRequest& request) {
   app.add_option("--gpu", request.gpu, "ns-dist list gpus, or JSON [h100-sxm-80gb]")->type_name("ID|FILE");
   app.add_option(
          "--dtype", request.dtype,
-         "fp32, tf32, fp16, bf16, fp8; of products and attention, fp8-block and mxfp8; of products, nvfp4 [bf16]")
+         "fp64, fp32, tf32, fp16, bf16, fp8, fp4; of products and attention, fp8-block and mxfp8; of products, nvfp4; "
+         "or PyTorch's names [bf16]")
       ->type_name("TYPE")
       ->group(kernels);
   app.add_option("--mode", request.mode,

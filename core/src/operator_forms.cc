@@ -7,13 +7,17 @@
 #include <cmath>
 #include <utility>
 
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
 namespace {
 
 // Rows and columns: older tables call them m and n.
-std::int64_t rows(OperatorFields& f) { return f.whole(f.has("b") ? "b" : "m"); }
+std::int64_t rows(OperatorFields& f, std::int64_t most = kLargestDimension) {
+  return f.whole(f.has("b") ? "b" : "m", std::nullopt, most);
+}
 std::int64_t columns(OperatorFields& f) { return f.whole(f.has("h") ? "h" : "n"); }
 // A column that is 0 or 1; `usual` where it is left out.
 bool is_set(OperatorFields& f, std::string_view column, bool usual = false) {
@@ -39,12 +43,16 @@ GemmLayout layout(OperatorFields& f, GemmLayout usual) {
 Epilogue accumulation(OperatorFields& f, std::string_view format) {
   const bool accumulates = is_set(f, "accumulate");
   const std::string_view written = f.text(format);
-  if (!written.empty() && !enumerator_from_name<DType>(written)) {
-    f.note(fmt::format("{} is \"{}\"", format, written), "a number format, as fp32");
+  const auto known = read_format(written);
+  if (!written.empty() && !known) {
+    f.note(fmt::format("{} is \"{}\"", format, written), fmt::format("one of {}", format_words()));
   }
   if (!accumulates) return Epilogue::kNone;
-  return written == "fp32" ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
+  return known && known->dtype == DType::kFp32 ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
 }
+
+// That of the column dtype; bf16 where it is left out.
+NumberFormat format_in(OperatorFields& f) { return read_format(f.text("dtype")).value_or(NumberFormat()); }
 
 // By our names, or by those of benchmarks.
 Library library(OperatorFields& f, std::span<const std::string_view> known) {
@@ -73,10 +81,10 @@ OperatorKind gemm(OperatorFields& f, std::string_view name) {
   Gemm op{.batch = f.whole("b", 1), .m = f.whole("m"), .n = f.whole("n"), .k = f.whole("k")};
   op.layout = layout(f, name == "bmm" ? GemmLayout::kNN : GemmLayout::kNT);
   op.epilogue = accumulation(f, "out_dtype");
-  const std::string_view dtype = f.text("dtype");
-  if (is_scaled_by_block(dtype)) op.scaling = Scaling::kBlock;
-  if (name == "linear" && dtype == "fp32") op.epilogue = Epilogue::kBias;
-  if (name == "linear" && element_format(dtype) == "fp8") op.quantizes = true;
+  const NumberFormat format = format_in(f);
+  if (format.scaled_by_block) op.scaling = Scaling::kBlock;
+  if (name == "linear" && format.dtype == DType::kFp32) op.epilogue = Epilogue::kBias;
+  if (name == "linear" && format.dtype == DType::kFp8) op.quantizes = true;
   return op;
 }
 
@@ -89,7 +97,7 @@ OperatorKind attention(OperatorFields& f, std::string_view) {
   op.head_dim = f.whole(either("d_qk", "d")), op.value_dim = f.whole("d_v", op.head_dim);
   op.causal = is_set(f, "causal", true), op.window = f.whole("window", 0);
   op.library = library(f, attention_libraries()), op.deterministic = is_set(f, "deterministic");
-  if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
+  if (format_in(f).scaled_by_block) op.scaling = Scaling::kBlock;
   return op;
 }
 
@@ -152,7 +160,8 @@ OperatorKind elementwise(OperatorFields& f, std::string_view name) {
   op.by_element = is_set(f, "by_element");
   constexpr double kMost = 9e18;  // of a 64-bit integer
   const bool one_dimension = !f.has("h") && !f.has("n");
-  const std::int64_t high = rows(f), wide = one_dimension ? 1 : columns(f);
+  const std::int64_t wide = one_dimension ? 1 : columns(f);
+  const std::int64_t high = rows(f, wide == 1 ? kLargestAlone : kLargestDimension);
   if (high < 1 || wide < 1) f.note("a dimension is not positive");
   const double elements = static_cast<double>(high) * static_cast<double>(wide);
   if (elements < kMost) {
@@ -171,7 +180,9 @@ OperatorKind cross_entropy(OperatorFields& f, std::string_view) {
   return CrossEntropy{.rows = rows(f), .columns = columns(f), .library = library(f, fused_loss_libraries())};
 }
 
-OperatorKind optimizer(OperatorFields& f, std::string_view) { return OptimizerStep{.parameters = rows(f)}; }
+OperatorKind optimizer(OperatorFields& f, std::string_view) {
+  return OptimizerStep{.parameters = rows(f, kLargestAlone)};
+}
 
 OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
   GroupedGemm op{.experts = f.whole(f.has("groups") ? "groups" : "experts"),
@@ -181,7 +192,7 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
   op.layout = layout(f, GemmLayout::kNT);
   op.epilogue = accumulation(f, "main_grad_dtype");
   op.one_kernel = is_set(f, "one_kernel");
-  if (is_scaled_by_block(f.text("dtype"))) op.scaling = Scaling::kBlock;
+  if (format_in(f).scaled_by_block) op.scaling = Scaling::kBlock;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
     f.note("the number of rows is too large");
   }
@@ -230,8 +241,9 @@ OperatorKind convolution(OperatorFields& f, std::string_view) {
 }
 
 OperatorKind unknown(OperatorFields& f, std::string_view) {
-  return UnknownOperator{f.has("name") ? std::string(f.text("name")) : "unknown", f.real("flops") * units::FLOP,
-                         f.real("read_bytes") * units::B, f.real("written_bytes", 0) * units::B};
+  return UnknownOperator{f.has("name") ? std::string(f.text("name")) : "unknown",
+                         f.real("flops", std::nullopt, kMostFlops) * units::FLOP, f.real("read_bytes") * units::B,
+                         f.real("written_bytes", 0) * units::B};
 }
 
 std::string text_of(std::int64_t value) { return std::to_string(value); }
@@ -483,24 +495,25 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
 
 }  // namespace
 
-double OperatorFields::real(std::string_view name, std::optional<double> fallback) {
+double OperatorFields::real(std::string_view name, std::optional<double> fallback, double most) {
   const std::string_view field = text(name);
   if (field.empty() && fallback) return *fallback;
   const auto value = number_from<double>(field);
-  if (!value) {
-    note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field));
+  if (!value || !(std::abs(*value) <= most)) {
+    note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field),
+         fmt::format("a number up to {:g}", most));
     return 0;
   }
   return *value;
 }
 
-std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int64_t> fallback) {
+std::int64_t OperatorFields::whole(std::string_view name, std::optional<std::int64_t> fallback, std::int64_t most) {
   const std::string_view field = text(name);
   if (field.empty() && fallback) return *fallback;
   const auto value = number_from<double>(field);  // data frames write 8192 as 8192.0
-  if (!value || !(std::abs(*value) <= 9e15) || *value != std::floor(*value)) {
+  if (!value || !(std::abs(*value) <= static_cast<double>(most)) || *value != std::floor(*value)) {
     note(field.empty() ? fmt::format("no {}", name) : fmt::format("{} is \"{}\"", name, field),
-         "a whole number up to 9e15");
+         fmt::format("a whole number up to {}", with_commas(most)));
     return 0;
   }
   return static_cast<std::int64_t>(*value);
@@ -573,11 +586,48 @@ ColumnTexts columns_of(const Operator& op) {
   return all;
 }
 
-bool is_scaled_by_block(std::string_view dtype) { return element_format(dtype) != dtype; }
+namespace {
 
-std::string_view element_format(std::string_view dtype) {
-  if (dtype == "fp8-block" || dtype == "fp8_block" || dtype == "mxfp8") return "fp8";
-  return dtype == "nvfp4" ? "fp4" : dtype;
+struct FormatWord {
+  std::string_view word;
+  NumberFormat format;
+};
+// Our names first, then those of PyTorch, of nccl-tests and of kernel benchmarks.
+constexpr std::array<FormatWord, 22> kFormatWords = {{{"fp64", {DType::kFp64}},
+                                                      {"double", {DType::kFp64}},
+                                                      {"float64", {DType::kFp64}},
+                                                      {"fp32", {DType::kFp32}},
+                                                      {"float", {DType::kFp32}},
+                                                      {"float32", {DType::kFp32}},
+                                                      {"tf32", {DType::kTf32}},
+                                                      {"fp16", {DType::kFp16}},
+                                                      {"half", {DType::kFp16}},
+                                                      {"float16", {DType::kFp16}},
+                                                      {"bf16", {DType::kBf16}},
+                                                      {"bfloat16", {DType::kBf16}},
+                                                      {"fp8", {DType::kFp8}},
+                                                      {"f8e4m3", {DType::kFp8}},
+                                                      {"f8e5m2", {DType::kFp8}},
+                                                      {"float8_e4m3fn", {DType::kFp8}},
+                                                      {"float8_e5m2", {DType::kFp8}},
+                                                      {"fp8-block", {DType::kFp8, true}},
+                                                      {"fp8_block", {DType::kFp8, true}},
+                                                      {"mxfp8", {DType::kFp8, true}},
+                                                      {"fp4", {DType::kFp4}},
+                                                      {"nvfp4", {DType::kFp4, true}}}};
+
+}  // namespace
+
+std::optional<NumberFormat> read_format(std::string_view word) {
+  const auto found = std::find_if(kFormatWords.begin(), kFormatWords.end(),
+                                  [lower = lower_case(word)](const FormatWord& each) { return each.word == lower; });
+  return found == kFormatWords.end() ? std::nullopt : std::optional(found->format);
+}
+
+std::string format_words() {
+  std::string words;
+  for (const FormatWord& each : kFormatWords) words += fmt::format("{}{}", words.empty() ? "" : ", ", each.word);
+  return words;
 }
 
 std::string_view family_of(const Operator& op) { return kForms[op.kind.index()].family; }

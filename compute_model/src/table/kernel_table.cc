@@ -162,11 +162,12 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   row.op = f.has(kOp) ? f.text(kOp) : operator_;
   if (row.gpu.empty()) return fail(error_at(where(), "no GPU", "a gpu column", "name one with --gpu"));
   const std::string_view dtype = f.has(kDtype) ? f.text(kDtype) : std::string_view("bf16");
-  const auto known = enumerator_from_name<DType>(element_format(dtype));
-  if (!known)
-    return fail(error_at(where(), fmt::format("dtype \"{}\" is unknown", dtype),
-                         "fp64, fp32, tf32, fp16, bf16, fp8, fp8-block, mxfp8, fp4 or nvfp4"));
-  row.work.dtype = *known;
+  const auto known = read_format(dtype);
+  if (!known) {
+    return fail(
+        error_at(where(), fmt::format("dtype \"{}\" is unknown", dtype), fmt::format("one of {}", format_words())));
+  }
+  row.work.dtype = known->dtype;
   const OperatorForm* form = find_operator_form(row.op);
   if (form == nullptr) {
     return fail(error_at(where(), fmt::format("operator \"{}\" is unknown", row.op),

@@ -19,15 +19,21 @@
 
 namespace ns_dist {
 
+// The most of one dimension among several, of the only one, of bytes and of FLOPs: far above any kernel.
+inline constexpr std::int64_t kLargestDimension = std::int64_t{1} << 31, kLargestAlone = 9'000'000'000'000'000;
+inline constexpr double kMostBytes = 1e18, kMostFlops = 1e24;
+
 // The dimensions of one operator by the names of columns: from a row of a table, or from a shape and flags.
 class OperatorFields {
  public:
   virtual std::string_view text(std::string_view name) const = 0;  // empty: not given
 
   bool has(std::string_view name) const { return !text(name).empty(); }
-  // A missing field without a fallback, or a text that is no number, is noted as a problem, and the result is 0.
-  double real(std::string_view name, std::optional<double> fallback = std::nullopt);
-  std::int64_t whole(std::string_view name, std::optional<std::int64_t> fallback = std::nullopt);
+  // A missing field without a fallback, or a text that is no number up to `most`, is noted as a problem, and the result
+  // is 0.
+  double real(std::string_view name, std::optional<double> fallback = std::nullopt, double most = kMostBytes);
+  std::int64_t whole(std::string_view name, std::optional<std::int64_t> fallback = std::nullopt,
+                     std::int64_t most = kLargestDimension);
   // The first mistake is kept.
   void note(std::string problem, std::string expected = "a finite number in its range");
   const std::string& problem() const { return problem_; }
@@ -79,10 +85,14 @@ ColumnTexts columns_of(const Operator& op);
 // Its column dtype: the element's format, or a format with a scale for each block.
 std::string_view format_of(const Operator& op);
 
-// Formats whose products have a scale for each block: fp8-block, fp8_block, mxfp8, nvfp4.
-bool is_scaled_by_block(std::string_view dtype);
-// The DType of their elements, fp8 or fp4; any other text as it is.
-std::string_view element_format(std::string_view dtype);
+// A number format of tables and command lines: of the elements, and whether products have a scale for each block.
+struct NumberFormat {
+  DType dtype = DType::kBf16;
+  bool scaled_by_block = false;
+};
+// By our names, PyTorch's or those of nccl-tests, in whatever case; nothing where the word is none.
+std::optional<NumberFormat> read_format(std::string_view word);
+std::string format_words();  // "fp64, double, float64, fp32, ...": all of them, for errors
 
 // Makes an operator the pass that is asked for. Error: it has no backward form; what to write instead.
 Result<void> set_pass(OperatorKind& kind, Pass pass);

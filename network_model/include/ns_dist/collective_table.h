@@ -48,8 +48,8 @@ class CollectiveReader {
   static Result<CollectiveReader> of(const CsvTable& table, std::string gpu = "", std::string cluster = "");
 
   // Errors, with the row's line: those of CsvTable::fields, an unknown collective or dtype, a number
-  // that is none, ranks below 2, bytes below 1 (of a barrier: below 0), an imbalance below 1, above the ranks, or of
-  // another collective than all_to_all.
+  // that is none, ranks below 2, bytes below 1 (of a barrier: below 0; none are 0), an imbalance below 1, above the
+  // ranks, or of another collective than all_to_all.
   Result<CollectiveRow> row(std::size_t index) const;
   std::string where(std::size_t index) const;  // "rows.csv:12"
 

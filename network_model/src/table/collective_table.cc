@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "algorithms.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/operator_forms.h"
 #include "wording.h"
 
 namespace ns_dist {
@@ -18,11 +20,8 @@ constexpr std::array<std::string_view, 10> kColumnNames = {
 constexpr std::array<std::string_view, 7> kAnswerColumns = {"forecast_ms", "low_ms",    "high_ms",     "algorithm",
                                                             "protocol",    "busbw_gbs", "extrapolated"};
 
-// Names of integers and of other numbers: those of nccl-tests, ours and PyTorch's.
+// As nccl-tests and PyTorch name them; other numbers: read_format.
 constexpr std::array<std::string_view, 6> kIntegers = {"int8", "uint8", "int32", "uint32", "int64", "uint64"};
-constexpr std::array<std::string_view, 16> kOtherNumbers = {"half", "bfloat16", "float",   "double", "f8e4m3", "f8e5m2",
-                                                            "fp64", "fp32",     "tf32",    "fp16",   "bf16",   "fp8",
-                                                            "fp4",  "float16",  "float32", "float64"};
 
 tl::unexpected<Error> wrong(const std::string& where, std::string message, std::string expected) {
   return fail({ErrorCode::kInvalidInput, std::move(message), where, std::move(expected)});
@@ -84,19 +83,17 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     }
     row.gpus_per_node = *per_node;
   }
-  const auto bytes = number_from<double>(field(kBytes));
-  constexpr double kMostBytes = 1e18;  // as quantities with a unit
-  if (!bytes || !(*bytes <= kMostBytes) || *bytes < 0 || (*bytes < 1 && row.kind != CollectiveKind::kBarrier)) {
-    return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)), "a number from 1 to 1e18");
+  const bool needs_bytes = row.kind != CollectiveKind::kBarrier;
+  const auto bytes = field(kBytes).empty() && !needs_bytes ? 0 : number_from<double>(field(kBytes));
+  if (!bytes || !(*bytes <= kMostBytes) || *bytes < (needs_bytes ? 1 : 0)) {
+    return wrong(where, fmt::format("bytes \"{}\"", field(kBytes)),
+                 needs_bytes ? "a number from 1 to 1e18" : "nothing, or a number from 0 to 1e18");
   }
   row.size = *bytes * units::B;
-  const auto is_among = [&](std::span<const std::string_view> names) {
-    return std::find(names.begin(), names.end(), field(kDtype)) != names.end();
-  };
-  row.integer = is_among(kIntegers);
-  if (!field(kDtype).empty() && !row.integer && !is_among(kOtherNumbers)) {
+  row.integer = std::find(kIntegers.begin(), kIntegers.end(), lower_case(field(kDtype))) != kIntegers.end();
+  if (!field(kDtype).empty() && !row.integer && !read_format(field(kDtype))) {
     return wrong(where, fmt::format("dtype \"{}\" is unknown", field(kDtype)),
-                 fmt::format("{}, {}", fmt::join(kIntegers, ", "), fmt::join(kOtherNumbers, ", ")));
+                 fmt::format("{}, {}", fmt::join(kIntegers, ", "), format_words()));
   }
   if (!field(kImbalance).empty()) {
     const auto imbalance = number_from<double>(field(kImbalance));

@@ -47,8 +47,13 @@ TEST_F(Kernels, SaysOnceWhatIsNoTable) {
   }
   EXPECT_THAT(kernels("op,b,h\nsoftmax,8,8\n").err, HasSubstr("no column \"gpu\""));
   EXPECT_THAT(kernels("gpu,op,m,n,k\nh100,gemm,1024.5,8,8\n").err,
-              HasSubstr("in.csv:2: m is \"1024.5\"; expected a whole number up to 9e15"));
+              HasSubstr("in.csv:2: m is \"1024.5\"; expected a whole number up to 2,147,483,648"));
   EXPECT_EQ(kernels("op,b,h\nsoftmax,8,8\n", "--gpu h100").code, 0);
+  // `explain` takes the formats that a table takes.
+  for (const char* format : {"half", "bfloat16", "fp64", "FP8"}) {
+    EXPECT_EQ(kernels(std::string("gpu,op,dtype,m,n,k\nh100,gemm,") + format + ",64,64,64\n").code, 0) << format;
+    EXPECT_EQ(run_command(std::string("ns-dist explain gemm 64x64x64 --dtype ") + format).code, 0) << format;
+  }
   const CommandResult empty = kernels("gpu,op\n");
   EXPECT_EQ(empty.code, 0);
   EXPECT_THAT(empty.err, HasSubstr("in.csv: no rows"));

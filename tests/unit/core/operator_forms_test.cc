@@ -60,6 +60,47 @@ TEST(OperatorForms, FieldsKeepTheFirstMistake) {
   EXPECT_EQ(layouts.expected(), "nn, nt, tn or tt; or in cuBLAS' capitals TN, NN or NT");
 }
 
+// Ours, PyTorch's, nccl-tests', in any case; the elements, and whether products have a scale for each block.
+TEST(OperatorForms, KnowsTheNamesOfFormats) {
+  for (const DType dtype : kAllDTypes) {
+    ASSERT_TRUE(read_format(name_of(dtype))) << name_of(dtype);
+    EXPECT_EQ(read_format(name_of(dtype))->dtype, dtype);
+    EXPECT_FALSE(read_format(name_of(dtype))->scaled_by_block) << name_of(dtype);
+  }
+  for (const auto& [word, dtype] : {std::pair{"half", DType::kFp16},
+                                    {"Float16", DType::kFp16},
+                                    {"bfloat16", DType::kBf16},
+                                    {"float", DType::kFp32},
+                                    {"double", DType::kFp64},
+                                    {"f8e4m3", DType::kFp8},
+                                    {"float8_e5m2", DType::kFp8},
+                                    {"MXFP8", DType::kFp8},
+                                    {"fp8_block", DType::kFp8},
+                                    {"nvfp4", DType::kFp4}}) {
+    ASSERT_TRUE(read_format(word)) << word;
+    EXPECT_EQ(read_format(word)->dtype, dtype) << word;
+  }
+  for (const char* word : {"fp8-block", "mxfp8", "nvfp4"}) EXPECT_TRUE(read_format(word)->scaled_by_block) << word;
+  for (const char* word : {"", "fp12", "b16", "int8"}) EXPECT_FALSE(read_format(word)) << word;
+}
+
+// As the shape of a command line: at most 2^31, or 9e15 where it is the only dimension.
+TEST(OperatorForms, RefusesAbsurdDimensions) {
+  const auto problem = [](std::string_view op, std::map<std::string, std::string, std::less<>> values) {
+    Given fields(values);
+    find_operator_form(op)->make(fields, op);
+    return fields.problem();
+  };
+  EXPECT_EQ(problem("gemm", {{"m", "2147483648"}, {"n", "8"}, {"k", "8"}}), "");
+  EXPECT_EQ(problem("gemm", {{"m", "2147483649"}, {"n", "8"}, {"k", "8"}}), "m is \"2147483649\"");
+  EXPECT_EQ(problem("softmax", {{"b", "1e15"}, {"h", "1e15"}}), "b is \"1e15\"");
+  EXPECT_EQ(problem("add", {{"b", "9e15"}}), "");
+  EXPECT_EQ(problem("add", {{"b", "9e15"}, {"h", "2"}}), "b is \"9e15\"");
+  EXPECT_EQ(problem("optimizer", {{"b", "9e15"}, {"h", "1"}}), "");
+  EXPECT_EQ(problem("copy", {{"bytes", "1e19"}}), "bytes is \"1e19\"");
+  EXPECT_EQ(problem("unknown", {{"flops", "1e25"}, {"read_bytes", "8"}}), "flops is \"1e25\"");
+}
+
 TEST(OperatorForms, OnlyOperatorsWithAPassHaveABackward) {
   for (const OperatorForm& form : operator_forms()) {
     Given fields({});
@@ -134,7 +175,8 @@ TEST(OperatorForms, WritesWhatItReads) {
     Given fields(values);
     const OperatorForm* form = find_operator_form(values.at("op"));
     ASSERT_NE(form, nullptr) << to_text(op);
-    EXPECT_EQ(element_format(values.at("dtype")), name_of(op.dtype)) << to_text(op);
+    ASSERT_TRUE(read_format(values.at("dtype"))) << to_text(op);
+    EXPECT_EQ(read_format(values.at("dtype"))->dtype, op.dtype) << to_text(op);
     Operator read{form->make(fields, values.at("op")), op.dtype};
     EXPECT_EQ(fields.problem(), "") << to_text(op);
     ASSERT_TRUE(set_pass(read.kind, values["pass"] == "bwd" ? Pass::kBackward : Pass::kForward));

@@ -68,15 +68,26 @@ TEST(CollectiveTable, KnowsTheNamesOfNumbers) {
   };
   for (const char* name : {"int8", "uint8", "int32", "uint32", "int64", "uint64"}) EXPECT_TRUE(row(name)->integer);
   // nccl-tests', ours, PyTorch's; none.
-  for (const char* name : {"half", "bfloat16", "float", "double", "f8e4m3", "fp32", "bf16", "fp8", "float16", ""}) {
+  for (const char* name : {"half", "bfloat16", "float", "double", "f8e4m3", "fp32", "BF16", "mxfp8", "float16", ""}) {
     ASSERT_TRUE(row(name)) << name;
     EXPECT_FALSE(row(name)->integer) << name;
   }
-  for (const char* name : {"int3", "integer", "b16", "Half"}) {
+  for (const char* name : {"int3", "integer", "b16", "halve"}) {
     ASSERT_FALSE(row(name)) << name;
     EXPECT_EQ(to_text(row(name).error()).rfind(std::string("rows.csv:2: dtype \"") + name + "\" is unknown", 0), 0u);
-    EXPECT_NE(to_text(row(name).error()).find("uint64, half, bfloat16"), std::string::npos);
+    EXPECT_NE(to_text(row(name).error()).find("uint64, fp64, double"), std::string::npos);
   }
+}
+
+TEST(CollectiveTable, ABarrierNeedsNoBytes) {
+  const auto row = [](const std::string& kind, const std::string& bytes) {
+    return read("cluster,collective,ranks,bytes", "dgx," + kind + ",8," + bytes);
+  };
+  ASSERT_TRUE(row("barrier", ""));
+  EXPECT_EQ(row("barrier", "")->size, Bytes());
+  EXPECT_EQ(row("barrier", "0")->size, Bytes());
+  EXPECT_NE(to_text(row("barrier", "-1").error()).find("expected nothing, or a number from 0"), std::string::npos);
+  EXPECT_NE(to_text(row("all_reduce", "").error()).find("bytes \"\"; expected a number from 1"), std::string::npos);
 }
 
 TEST(CollectiveTable, ATableWithoutAMachineIsOfTheOneGiven) {
