@@ -89,7 +89,7 @@ std::string answer(const Report& report) {
   text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
   if (report.energy) {
     text += tile(energy_text(report.energy->step) + " at most",
-                 fmt::format("of electricity: each GPU at its {:.0f} W all the time, PUE {}",
+                 fmt::format("of electricity of the GPUs alone, each at its {:.0f} W all the time, PUE {}",
                              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value));
   }
   text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : unfit_text(report)),

@@ -241,7 +241,7 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
     page += fmt::format("\n{}\n", style.bold(fmt::format("With {}", with)));
   }
   if (shows_energy) {
-    page += fmt::format("  at most {}{}: each GPU at {:.0f} W, PUE {}\n", energy_text(*energy), of_what(goals),
+    page += fmt::format("  at most {}{}: GPUs alone, {:.0f} W each, PUE {}\n", energy_text(*energy), of_what(goals),
                         scenario.cluster.gpu.board_power / units::W, scenario.facility.pue.value);
   }
   if (const auto cost = cost_of(answer, goals)) {
@@ -363,8 +363,8 @@ TableColumns columns_of(const std::vector<SearchCase>& cases, const SearchGoals&
   const bool has_price = std::any_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
     return price_of(each.base.cluster.gpu, goals).has_value();
   });
-  return {goals.tokens.has_value(), goals.objective == Objective::kEnergy, has_price,
-          columns_that_differ(cases, goals)};
+  const bool has_energy = goals.objective == Objective::kEnergy || goals.tokens;
+  return {goals.tokens.has_value(), has_energy, has_price, columns_that_differ(cases, goals)};
 }
 
 // The GPU, and a cell of each column that differs: those of the heading, or of a case.
@@ -429,8 +429,8 @@ std::string table_notes(const TableColumns& columns, const std::vector<SearchCas
         style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
   }
   if (columns.energy && !cases.empty()) {
-    page +=
-        fmt::format("  energy: at most; each GPU at its board power, PUE {}\n", cases.front().base.facility.pue.value);
+    page += fmt::format("  energy: at most; GPUs alone, each at its board power, PUE {}\n",
+                        cases.front().base.facility.pue.value);
   }
   if (columns.cost && !goals.prices->date.empty()) page += fmt::format("  prices of {}\n", goals.prices->date);
   for (const std::string& text : unknown_prices(goals, gpus_of(cases))) page += "  " + text + "\n";

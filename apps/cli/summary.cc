@@ -123,7 +123,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
             100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
             report.model_flops_per_second / 1e12);
   if (report.energy) {
-    page.fact("energy", "at most {} a step, {} for 1e12 tokens: each GPU at {:.0f} W, PUE {}",
+    page.fact("energy", "at most {} a step, {} for 1e12 tokens: GPUs alone, {:.0f} W each, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
               report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value);
   }

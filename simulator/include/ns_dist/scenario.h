@@ -203,7 +203,7 @@ struct Facility {
 template <class Visitor, OrConst<Facility> T>
 void visit_fields(Visitor&& visit, T& facility) {
   visit({.name = "facility/pue",
-         .help = "energy of the building over that of the machine, as in 1.2",
+         .help = "energy of the building over that of its GPUs: cooling, hosts and switches, as in 1.2",
          .values = "FACTOR",
          .in_reports = InReports::kOptional},
         facility.pue);

@@ -469,7 +469,7 @@ TEST(SearchCommand, TheObjectiveOrdersThePlans) {
     }
   }
   const std::string table = run_command("ns-dist search " + job + "energy").out;
-  for (const char* word : {"The least energy: 8 x", "no more energy", "each GPU at its board power, PUE 1"}) {
+  for (const char* word : {"The least energy: 8 x", "no more energy", "GPUs alone, each at its board power, PUE 1"}) {
     EXPECT_THAT(table, HasSubstr(word));
   }
 }
