@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSchema = "ns-dist/kernel-calibration/1";
+// 2: weights of another covariance than those of 1.
+constexpr std::string_view kSchema = "ns-dist/kernel-calibration/2";
 constexpr double kLargestError = 1e9;   // of FamilyCalibration::before and after
 constexpr double kMostCorrected = 2.0;  // a logarithm: no forecast becomes more than 7.4 times as long, or as short
 
@@ -38,29 +39,47 @@ struct Observation {
   }
 };
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// What makes another kernel of the same sizes.
+constexpr std::array<std::string_view, 15> kKindMembers = {
+    "causal",    "window", "pass",       "library", "deterministic", "scaling", "layout",    "epilogue",
+    "quantizes", "kind",   "one_kernel", "name",    "inputs",        "outputs", "by_element"};
 
-// Whether two kernels differ in their sizes alone.
-bool same_kind(std::string_view a, std::string_view b) {
-  const auto skip = [](std::string_view& text) {
-    while (!text.empty() && is_digit(text.front())) text.remove_prefix(1);
-  };
-  while (true) {
-    skip(a), skip(b);
-    if (a.empty() || b.empty()) return a.empty() && b.empty();
-    if (a.front() != b.front()) return false;
-    a.remove_prefix(1), b.remove_prefix(1);
+// Calls `visit(name, word)` for each "name=value" of a kind.
+template <class Visit>
+void for_each_member(std::string_view kind, Visit&& visit) {
+  while (!kind.empty()) {
+    const std::string_view word = kind.substr(0, kind.find(' '));
+    kind.remove_prefix(std::min(kind.size(), word.size() + 1));
+    visit(word.substr(0, word.find('=')), word);
   }
 }
 
-// Of places or points.
+// In how many members two kinds differ.
+int differences(std::string_view a, std::string_view b) {
+  if (a == b) return 0;
+  int count = 0;
+  for_each_member(a, [&](std::string_view, std::string_view word) {
+    bool same = false;
+    for_each_member(b, [&](std::string_view, std::string_view other) { same = same || other == word; });
+    if (!same) ++count;
+  });
+  for_each_member(b, [&](std::string_view name, std::string_view) {
+    bool known = false;
+    for_each_member(a, [&](std::string_view other, std::string_view) { known = known || other == name; });
+    if (!known) ++count;
+  });
+  return count;
+}
+
+// Of places or points. The constants: calibration.h.
 template <class A, class B>
 double covariance(const A& a, const B& b) {
-  constexpr double kCommon = 0.15 * 0.15, kLocal = 0.2 * 0.2, kReach = 1.0, kKind = 0.06 * 0.06, kOwn = 0.07 * 0.07;
+  constexpr double kCommon = 0.15 * 0.15, kKind = 0.12 * 0.12, kLocal = 0.16 * 0.16, kReach = 1.4, kOwn = 0.07 * 0.07;
+  constexpr double kUnlike = 0.85;
   const double d0 = a.duration - b.duration, d1 = a.ridge - b.ridge;
-  const double near = kCommon + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
-  if (a.kernel.empty() || b.kernel.empty()) return near;
-  return near + (a.kernel == b.kernel ? kKind + kOwn : same_kind(a.kernel, b.kernel) ? kKind : 0);
+  double alike = kKind + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+  for (int i = differences(a.kind, b.kind); i > 0; --i) alike *= kUnlike;
+  return kCommon + alike + (a.kernel == b.kernel ? kOwn : 0);
 }
 
 // Covariances of `x` and each point.
@@ -145,7 +164,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   std::vector<double> errors;  // of each row, by the other kernels
   for (Eigen::Index i = 0; i < n; ++i) {
     const Observation& row = rows[static_cast<std::size_t>(i)];
-    out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel});
+    out.points.push_back({row.x.duration, row.x.ridge, weights(i), row.x.kernel, row.x.kind});
     const double kernel =
         weights(i) / inverse(i, i) + row.residual - residual(i);  // what no correction takes away, too
     for (const double own : row.rows) {
@@ -189,6 +208,16 @@ Result<void> check_unit(const std::string& where, std::string_view family, DType
 
 }  // namespace
 
+std::string kind_of_kernel(std::string_view kernel) {
+  std::string kind;
+  for_each_member(kernel, [&](std::string_view name, std::string_view word) {
+    if (std::find(kKindMembers.begin(), kKindMembers.end(), name) == kKindMembers.end()) return;
+    if (!kind.empty()) kind += ' ';
+    kind += name == "window" ? name : word;  // how wide it is, is a size
+  });
+  return kind;
+}
+
 double calibration_covariance(const CalibrationPlace& a, const CalibrationPlace& b) { return covariance(a, b); }
 
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op) {
@@ -218,7 +247,9 @@ const FamilyCalibration* measurements_for(const KernelCalibration& calibration, 
 }
 
 CalibrationPlace calibration_place(const Operator& op, double seconds, double compute, double memory) {
-  return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0, to_spec(op)};
+  std::string kernel = to_spec(op), kind = kind_of_kernel(kernel);
+  return {std::log(seconds / 100e-6), compute > 0 && memory > 0 ? std::log(compute / memory) : 0, std::move(kernel),
+          std::move(kind)};
 }
 
 CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationPlace& x) {
@@ -356,7 +387,7 @@ std::string board_text(const Gpu& gpu) {
 std::string to_json(const KernelCalibration& calibration) {
   Json json;
   json["schema"] = kSchema, json["gpu"] = calibration.gpu;
-  if (!calibration.machine.empty()) json["machine"] = calibration.machine;
+  json["machine"] = calibration.machine;
   json["mode"] = name_of(calibration.mode);
   json["families"] = Json::array();
   for (const FamilyCalibration& f : calibration.families) {
@@ -385,10 +416,13 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
   std::vector<Error> errors;
   JsonReader reader(root, where, errors);
   reader.schema(kSchema);
-  if (!errors.empty()) return fail(join(std::move(errors)));
+  if (!errors.empty()) {
+    errors.back().hint = "make it anew from its measurements: ns-dist calibrate --kernels";
+    return fail(join(std::move(errors)));
+  }
   KernelCalibration calibration;
   calibration.gpu = reader.text("gpu");
-  if (reader.has("machine")) calibration.machine = reader.text("machine");  // not in files of before
+  calibration.machine = reader.text("machine");
   calibration.mode = reader.enumerator<Mode>("mode");
   std::vector<std::string_view> names;
   for (const OperatorForm& known : operator_forms()) names.push_back(known.family);
@@ -398,21 +432,21 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
     family.dtype = entry.enumerator<DType>("dtype");
     family.low = entry.number("low", -kLargestLog, 0);
     family.high = entry.number("high", 0, kLargestLog);
-    family.deviation = entry.has("deviation") ? entry.number("deviation", 0, kLargestLog) : 0;  // as "kernels"
-    family.amplitude = entry.has("amplitude") ? entry.number("amplitude", 0, 1) : 1;            // as "kernels"
+    family.deviation = entry.number("deviation", 0, kLargestLog);
+    family.amplitude = entry.number("amplitude", 0, 1);
     family.before = entry.number("mean_error_before", 0, kLargestError);
     family.after = entry.number("mean_error_after", 0, kLargestError);
     for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {
       if (point.size() == 3) family.points.push_back({point[0], point[1], point[2]});
     }
-    if (entry.has("kernels")) {  // not in files of before
-      const std::vector<std::string> kernels = entry.texts("kernels");
-      if (kernels.size() != family.points.size()) {
-        entry.note("kernels", fmt::format("{} kernels", kernels.size()),
-                   fmt::format("one for each of {} measurements", family.points.size()));
-      }
-      for (std::size_t i = 0; i < std::min(kernels.size(), family.points.size()); ++i)
-        family.points[i].kernel = kernels[i];
+    const std::vector<std::string> kernels = entry.texts("kernels");
+    if (kernels.size() != family.points.size()) {
+      entry.note("kernels", fmt::format("{} kernels", kernels.size()),
+                 fmt::format("one for each of {} measurements", family.points.size()));
+    }
+    for (std::size_t i = 0; i < std::min(kernels.size(), family.points.size()); ++i) {
+      family.points[i].kernel = kernels[i];
+      family.points[i].kind = kind_of_kernel(kernels[i]);
     }
     if (family.points.empty() || family.points.size() > FamilyCalibration::kMostPoints) {
       entry.note("points", fmt::format("{} measurements", family.points.size()),

@@ -33,7 +33,7 @@ std::vector<CalibrationPlace> places_of(const FamilyCalibration* family) {
   std::vector<CalibrationPlace> places;
   if (family == nullptr) return places;
   for (const FamilyCalibration::Point& point : family->points) {
-    places.push_back({point.duration, point.ridge, point.kernel});
+    places.push_back({point.duration, point.ridge, point.kernel, point.kind});
   }
   return places;
 }

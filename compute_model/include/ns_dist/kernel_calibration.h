@@ -18,15 +18,16 @@ namespace ns_dist {
 class CsvTable;
 
 // The correction of one operator family and number format. Kernels with a similar duration and a similar ratio of
-// compute to memory time have similar errors, and more so those of one layout or pass: ln(measured / forecast) is a
-// Gaussian process over ln(forecast / 100 us), ln(compute time / memory time) and what the kernel is. A kernel that was
-// measured itself takes nearly what was measured. Far from every measurement its mean is zero, so the forecast stays as
-// it is (Rasmussen and Williams 2006, eq. 2.25; for the interval, eq. 5.12).
+// compute to memory time have similar errors, and more so those of one layout, pass or library: ln(measured / forecast)
+// is a Gaussian process over ln(forecast / 100 us), ln(compute time / memory time) and what the kernel is. A kernel
+// that was measured itself takes nearly what was measured. One unlike all of them takes what they have in common
+// (Rasmussen and Williams 2006, eq. 2.25; for the interval, eq. 5.12).
 struct FamilyCalibration {
   struct Point {
     double duration = 0, ridge = 0;  // ln(forecast / 100 us), ln(compute time / memory time)
     double weight = 0;               // of this measurement in the mean of the process
-    std::string kernel = {};         // as to_spec() writes it; empty: not known
+    std::string kernel = {};         // as to_spec() writes it
+    std::string kind = {};           // what of it is no size; follows from `kernel`, and is not in the JSON
     friend bool operator==(const Point&, const Point&) = default;
   };
   std::string family;  // as operator_forms() names it

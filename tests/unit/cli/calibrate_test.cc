@@ -167,7 +167,7 @@ TEST(Calibrate, SaysWhatToMeasureNext) {
   };
   const CommandResult first = run("calibrate --gpu h100 --next first.csv", folder);
   ASSERT_EQ(first.code, 0) << first.err;
-  EXPECT_THAT(first.out, HasSubstr("six typical steps: expected error 21.5 %"));
+  EXPECT_THAT(first.out, HasSubstr("six typical steps: expected error 21.0 %"));
   const std::vector<std::string> rows = rows_of("first.csv");
   EXPECT_GT(rows.size(), 15u);
   EXPECT_LE(rows.size(), 21u);

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <utility>
 
+#include "calibration.h"
 #include "compute_model_gpus.h"
 #include "ns_dist/csv_table.h"
+#include "ns_dist/operator_text.h"
 
 namespace ns_dist {
 namespace {
@@ -76,19 +78,57 @@ TEST(KernelCalibration, AKernelThatWasMeasuredTakesWhatWasMeasured) {
   EXPECT_LT(factor(4096 + 64 * 4, GemmLayout::kNN), 1.04);
 }
 
-// Files of before have no kernels: what is near is corrected as it was.
-TEST(KernelCalibration, FilesWithoutKernelsAreRead) {
-  KernelCalibration calibration = calibrated(h100(), 1.3);
-  std::string text = to_json(calibration);
-  const std::size_t from = text.find(",\"kernels\":["), to = text.find(']', from);
-  text.erase(from, to + 1 - from);
-  const auto read = read_kernel_calibration(text, "c.json");
-  ASSERT_TRUE(read) << to_text(read.error());
-  EXPECT_EQ(read->families[0].points.front().kernel, "");
-  std::string fewer = to_json(calibration);
-  const std::size_t first = fewer.find("\"kernels\":[") + 11;
-  fewer.erase(first, fewer.find(',', first) + 1 - first);
-  EXPECT_FALSE(read_kernel_calibration(fewer, "c.json"));
+// Kernels of other sizes are of one kind, also where a size has its default and is not written; another library is not.
+TEST(KernelCalibration, AKindIsWhatIsNoSize) {
+  const auto kind = [](Attention attention) { return kind_of_kernel(to_spec({attention, DType::kBf16})); };
+  const Attention one{.batch = 1, .heads = 32, .kv_heads = 8, .query_length = 4096, .key_length = 4096};
+  Attention four = one, narrow = one, wide = one, second = one, third = one;
+  four.batch = 4, four.kv_heads = 32;
+  narrow.window = 128, wide.window = 1024;
+  second.library = Library::kFlash2, third.library = Library::kFlash3;
+  EXPECT_EQ(kind(one), kind(four));
+  EXPECT_EQ(kind(narrow), kind(wide));
+  EXPECT_NE(kind(one), kind(wide));
+  EXPECT_NE(kind(second), kind(third));
+  EXPECT_EQ(kind_of_kernel("gemm dtype=bf16 m=8 n=8 k=8 layout=tn epilogue=accumulate_fp32"),
+            "layout=tn epilogue=accumulate_fp32");
+}
+
+// Both passes were measured: the backward pass took 1.5 times as long as forecast, the forward pass as long. Each pass
+// of other sizes follows its own.
+TEST(KernelCalibration, ASlowPassLeavesTheOtherPassAsItIs) {
+  const auto op_of = [](std::int64_t batch, std::int64_t tokens, Pass pass) {
+    Attention attention{.batch = batch, .heads = 32, .kv_heads = 8, .query_length = tokens, .key_length = tokens};
+    attention.head_dim = attention.value_dim = 128;
+    attention.pass = pass;
+    return Operator{attention, DType::kBf16};
+  };
+  const auto plain = make_compute_model(h100());
+  std::string text = "op,dtype,pass,library,b,h,h_kv,s,d,latency_ms\n";
+  for (const std::int64_t batch : {1, 4}) {
+    for (const std::int64_t tokens : {1024, 2048, 4096, 8192}) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        const double ms = (*plain)->forecast(op_of(batch, tokens, pass))->latency / units::ms;
+        text +=
+            fmt::format("attention,bf16,{},default,{},32,8,{},128,{:.17g}\n", pass == Pass::kBackward ? "bwd" : "fwd",
+                        batch, tokens, ms * (pass == Pass::kBackward ? 1.5 : 1));
+      }
+    }
+  }
+  const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  const auto corrected =
+      make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(*calibration)});
+  for (const std::int64_t batch : {2, 8}) {
+    for (const std::int64_t tokens : {1536, 3072, 6144}) {
+      const auto factor = [&](Pass pass) {
+        const Operator op = op_of(batch, tokens, pass);
+        return (*corrected)->forecast(op)->latency / (*plain)->forecast(op)->latency;
+      };
+      EXPECT_NEAR(factor(Pass::kForward), 1, 0.1) << batch << " of " << tokens;
+      EXPECT_NEAR(factor(Pass::kBackward), 1.5, 0.15) << batch << " of " << tokens;
+    }
+  }
 }
 
 // Attention and experts run on the same units at the same clock; what is bound by memory does not.
@@ -309,7 +349,8 @@ TEST(KernelCalibration, BadFilesNameThePlace) {
     ASSERT_FALSE(read) << to;
     EXPECT_NE(to_text(read.error()).find(says), std::string::npos) << to_text(read.error());
   };
-  refuses("kernel-calibration/1", "kernel-calibration/9", "c.json#/schema");
+  refuses("kernel-calibration/2", "kernel-calibration/9", "c.json#/schema");
+  refuses("kernel-calibration/2", "kernel-calibration/1", "make it anew from its measurements");
   refuses("\"sustained\"", "\"fast\"", "c.json#/mode");
   refuses("\"gemm\"", "\"gem\"", "c.json#/families/0/family");
   refuses("\"bf16\"", "\"b\"", "c.json#/families/0/dtype");
@@ -340,7 +381,8 @@ TEST(KernelCalibration, RowsOfOneKernelAreOneMeasurement) {
   EXPECT_FALSE(calibration(same)) << "one kernel is too few";
 }
 
-// A kernel unlike those that were measured may still take what it was forecast to take.
+// A kernel unlike those that were measured may still take little more than what it was forecast to take: it has the
+// same layout, so a part of the correction is its own.
 TEST(KernelCalibration, TheIntervalIsWiderFarFromWhatWasMeasured) {
   const KernelCalibration calibration = calibrated(h100(), 1.3);
   const FamilyCalibration& products = calibration.families[0];
@@ -359,8 +401,8 @@ TEST(KernelCalibration, TheIntervalIsWiderFarFromWhatWasMeasured) {
   EXPECT_GT(interval(other).second, near.second);
   const Forecast before = *(*plain)->forecast({far, DType::kBf16}),
                  after = *(*corrected)->forecast({far, DType::kBf16});
-  EXPECT_LT(after.low, before.latency);
-  // Files of before have no deviation: one interval for all.
+  EXPECT_LT(after.low, 1.1 * before.latency);
+  // Without a deviation, one interval for all.
   KernelCalibration old = calibration;
   old.families[0].deviation = 0;
   const auto as_before = make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(old)});

@@ -65,10 +65,10 @@ KernelCalibration measured(const std::vector<Operator>& ops) {
 
 const KernelCalibration kNothing{"h100", Mode::kSustained, {}};
 
-// Of a normally distributed error with a variance of 0.15^2 + 0.2^2 + 0.06^2 + 0.07^2 + 0.04^2 the mean size is
+// Of a normally distributed error with a variance of 0.15^2 + 0.12^2 + 0.16^2 + 0.07^2 + 0.04^2 the mean size is
 // sqrt(2 / pi) of its standard deviation.
 TEST(NextMeasurements, WhereNothingWasMeasuredTheErrorIsThatOfTheProcess) {
-  const double variance = 0.15 * 0.15 + 0.2 * 0.2 + 0.06 * 0.06 + 0.07 * 0.07 + 0.04 * 0.04;
+  const double variance = 0.15 * 0.15 + 0.12 * 0.12 + 0.16 * 0.16 + 0.07 * 0.07 + 0.04 * 0.04;
   const double error = std::sqrt(2 / std::numbers::pi * variance);
   const MeasurementAdvice first = advice(kNothing);
   EXPECT_NEAR(first.error, error, 1e-12);
