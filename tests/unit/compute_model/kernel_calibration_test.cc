@@ -1,6 +1,7 @@
 #include "ns_dist/kernel_calibration.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -267,21 +268,65 @@ TEST(KernelCalibration, TheIntervalIsAsWideDownwardsAsUpwards) {
   EXPECT_NEAR(high, -mirrored_low, 1e-6);
 }
 
-// A correction goes up to e^2, and what is beyond stays an error: one row of 25 that took a thousandth of the forecast
-// is 999 times off before, and more than 999 / e^2 times after.
-TEST(KernelCalibration, WildRowsCountWithTheirWholeErrors) {
-  const Operator op{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16};
-  const double ms = (*make_compute_model(h100()))->forecast(op)->latency / units::ms;
-  const auto with = [&](double factor) {
-    const std::string text =
-        measured(h100(), 1, 24, Mode::kSustained) + fmt::format("linear,bf16,4096,4096,4096,{:.17g}\n", ms * factor);
-    return *calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
-  };
-  const FamilyCalibration family = with(1e3).families[0];
-  EXPECT_NEAR(family.before, 0.999 / 25, 1e-3);
-  // However wild it is, the file can be read.
-  const auto read = read_kernel_calibration(to_json(with(1e200)), "c.json");
-  EXPECT_TRUE(read) << to_text(read.error());
+// A row in microseconds: it corrects nothing, whether it stands alone or beside rows of its kernel, and is named. The
+// other rows correct as they do without it.
+TEST(KernelCalibration, AWildRowIsLeftOutAndNamed) {
+  const std::string rows = measured(h100(), 1.3, 24, Mode::kSustained);
+  const Operator other{Gemm{.m = 4096, .n = 4096, .k = 4096}, DType::kBf16};
+  const Operator known{Gemm{.m = 512 * 7, .n = 4096, .k = 1024 + 128 * 7}, DType::kBf16};  // of line 8
+  const auto plain = make_compute_model(h100());
+  for (const Operator& op : {other, known}) {
+    for (const double factor : {1e3, 1e200, 20.}) {
+      const auto& gemm = std::get<Gemm>(op.kind);
+      std::vector<std::string> notes;
+      const double ms = (*plain)->forecast(op)->latency / units::ms * factor;
+      std::string text = rows;
+      if (op == known) {  // measured twice before
+        const std::size_t from = rows.find("linear,bf16,3584");
+        text += rows.substr(from, rows.find('\n', from) + 1 - from);
+      }
+      text += fmt::format("linear,bf16,{},4096,{},{:.17g}\n", gemm.m, gemm.k, ms);
+      const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {}, &notes);
+      ASSERT_TRUE(calibration) << to_text(calibration.error());
+      ASSERT_EQ(notes.size(), 1U) << fmt::format("{}", fmt::join(notes, "; "));
+      EXPECT_THAT(notes[0], ::testing::StartsWith(
+                                fmt::format("rows.csv:{}: left out, because it takes ", op == known ? 27 : 26)));
+      ASSERT_EQ(calibration->families[0].points.size(), 24U);
+      EXPECT_NEAR(calibration->families[0].after, calibrated(h100(), 1.3).families[0].after, 0.002);
+    }
+  }
+}
+
+// A fifth of the rows in another unit does not hide itself.
+TEST(KernelCalibration, ManyWildRowsAreLeftOut) {
+  std::string text = measured(h100(), 1.1, 20, Mode::kSustained);
+  const std::string others = measured(h100(), 1e3, 25, Mode::kSustained);
+  text += others.substr(others.find("linear,bf16,10752"));
+  std::vector<std::string> notes;
+  const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {}, &notes);
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  EXPECT_EQ(notes.size(), 5U);
+  EXPECT_EQ(calibration->families[0].points.size(), 20U);
+}
+
+// A machine that is slow as a whole keeps its rows; so do rows that contradict each other, which tell nothing of which
+// is right.
+TEST(KernelCalibration, ASlowMachineKeepsItsRows) {
+  for (const double factor : {0.7, 1.5, 5.}) {
+    std::vector<std::string> notes;
+    const auto table = CsvTable::parse(measured(h100(), factor, 24, Mode::kBurst), "rows.csv");
+    const auto calibration = calibrate_kernels(h100(), *table, {.mode = Mode::kBurst}, &notes);
+    ASSERT_TRUE(calibration) << to_text(calibration.error());
+    EXPECT_EQ(calibration->families[0].points.size(), 24U) << factor;
+  }
+}
+
+// Of three kernels a wild one leaves two, which are too few; the error says which row it was.
+TEST(KernelCalibration, TooFewRowsNameTheWildOnes) {
+  const std::string text = measured(h100(), 1, 2, Mode::kSustained) + "linear,bf16,1536,4096,1408,1e6\n";
+  const auto refused = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(to_text(refused.error()), ::testing::HasSubstr("rows.csv:4: left out, because it takes"));
 }
 
 TEST(KernelCalibration, ATableInAnotherUnitIsAnError) {
