@@ -38,6 +38,7 @@ struct MeasuredRow {
 struct Observation {
   CalibrationPlace x = {};
   double residual = 0;  // ln(measured / forecast), of several rows the mean
+  double floor = 0;     // ln(floor / forecast): no correction makes the forecast shorter
   std::vector<MeasuredRow> rows = {};
   double scatter() const {  // variance of the rows
     double sum = 0;
@@ -138,7 +139,7 @@ std::vector<Observation> by_kernel(const std::vector<Observation>& rows) {
   std::map<std::string_view, std::size_t> known;
   for (const Observation& row : rows) {
     const auto [found, is_new] = known.try_emplace(row.x.kernel, kernels.size());
-    if (is_new) kernels.push_back({row.x, 0, {}});
+    if (is_new) kernels.push_back({row.x, 0, row.floor, {}});
     kernels[found->second].rows.push_back({row.rows.front().line, row.residual});
   }
   for (Observation& kernel : kernels) kernel.center();
@@ -269,12 +270,13 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     const Observation& kernel = kernels[i];
     const auto e = static_cast<Eigen::Index>(i);
     out.points.push_back({kernel.x.duration, kernel.x.ridge, process.weights(e), kernel.x.kernel, kernel.x.kind});
-    // What no correction takes away, too.
-    const double error = process.left_out(e) + kernel.residual - process.residual(e);
+    const double told = process.residual(e) - process.left_out(e);  // by the others
+    const double corrected = std::max(std::clamp(told, -kMostCorrected, kMostCorrected), kernel.floor);
     for (const MeasuredRow& row : kernel.rows) {
-      errors.push_back(error + row.beyond);
-      out.before += std::abs(std::exp(-kernel.residual - row.beyond) - 1);
-      out.after += std::abs(std::exp(-errors.back()) - 1);
+      const double measured = kernel.residual + row.beyond;
+      errors.push_back(measured - told);  // what no correction takes away, too
+      out.before += std::abs(std::exp(-measured) - 1);
+      out.after += std::abs(std::exp(corrected - measured) - 1);
     }
   }
   out.before /= static_cast<double>(errors.size()), out.after /= static_cast<double>(errors.size());
@@ -458,6 +460,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     }
     families[family].push_back({calibration_place(row.work, seconds, compute, memory),
                                 std::log(*row.latency_ms * 1e-3 / seconds),
+                                std::log(forecast->floor / forecast->latency),
                                 {{table.line(i)}}});
   }
   std::vector<std::string> found;

@@ -41,7 +41,7 @@ struct FamilyCalibration {
   // that were not measured, 0.5 where many measurements are as forecast, or as one factor says.
   double amplitude = 1;
   // Mean |forecast / measured - 1| of the rows: without a correction, and with a correction from the other kernels
-  // (leave-one-out).
+  // (leave-one-out). Forecasts are never below their floor.
   double before = 0, after = 0;
   static constexpr std::size_t kMostPoints = 1000;
   friend bool operator==(const FamilyCalibration&, const FamilyCalibration&) = default;

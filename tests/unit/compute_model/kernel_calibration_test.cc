@@ -360,6 +360,21 @@ TEST(KernelCalibration, IsNeverFasterThanPhysics) {
   EXPECT_GE(f.low, f.floor);
 }
 
+// Rows that take 0.8 of what they take at the peak: forecasts stay at the peak, a quarter too slow, and the error says
+// so.
+TEST(KernelCalibration, TheErrorIsThatOfForecastsAtThePeak) {
+  const auto model = make_compute_model(h100());
+  std::string text = "op,dtype,m,n,k,latency_ms\n";
+  for (int i = 1; i <= 12; ++i) {
+    const Operator op{Gemm{.m = 2048 * i, .n = 8192, .k = 8192}, DType::kBf16};
+    text +=
+        fmt::format("linear,bf16,{},8192,8192,{:.17g}\n", 2048 * i, (*model)->forecast(op)->floor / units::ms * 0.8);
+  }
+  const auto calibration = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_TRUE(calibration) << to_text(calibration.error());
+  EXPECT_NEAR(calibration->families[0].after, 0.25, 1e-6);
+}
+
 TEST(KernelCalibration, ReadsWhatItWrites) {
   const KernelCalibration calibration = calibrated(h100(), 1.2);
   const auto read = read_kernel_calibration(to_json(calibration), "c.json");
