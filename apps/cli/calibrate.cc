@@ -121,15 +121,11 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
   MeasuredRows measured;
   std::vector<Error> mistakes;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    auto row = reader.row(i);
+    auto row = reader.measured_row(i);
     const auto refuse = [&](std::string message, std::string expected) {
       row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected)});
     };
-    if (row && !row->bad_latency.empty()) {
-      row = fail(bad_latency(row->bad_latency, reader.where(i)));
-    } else if (row && !row->latency_ms) {
-      refuse("no latency_ms", "the measured time in milliseconds");
-    } else if (row && !row->cluster.empty() && row->cluster != cluster.id && !names(row->cluster)) {
+    if (row && !row->cluster.empty() && row->cluster != cluster.id && !names(row->cluster)) {
       refuse(fmt::format("measured on cluster \"{}\"", row->cluster), fmt::format("rows of \"{}\" only", cluster.id));
     } else if (row && !row->gpu.empty()) {
       const auto gpu = catalog.gpu(row->gpu);

@@ -438,10 +438,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
       continue;
     }
     if (row.doubtful) continue;
-    if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, where));
-    if (!row.latency_ms) {
-      return fail(wrong(where, "a row without a latency", "latency_ms, in milliseconds, above zero"));
-    }
+    NS_TRY(const double latency_ms, measured_ms(row.latency_ms, row.bad_latency, where));
     auto forecast = model->forecast(row.work);
     if (!forecast) {
       forecast.error().where = where;
@@ -450,16 +447,16 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     const double seconds = forecast->latency / units::s;
     const auto [compute, memory] = pipe_seconds(gpu, row.work);
     const std::pair family{std::string(family_of(row.work)), row.work.dtype};
-    if (*row.latency_ms * 1e-3 < compute) ++above_peak;
-    if (*row.latency_ms * 1e-3 < kFastest * compute) {
+    if (latency_ms * 1e-3 < compute) ++above_peak;
+    if (latency_ms * 1e-3 < kFastest * compute) {
       too_fast.try_emplace(
           family, wrong(where,
                         fmt::format("{:.4g} ms is shorter than {:.4g} ms, which it takes at the peak rate of {}",
-                                    *row.latency_ms, compute * 1e3, gpu.id),
+                                    latency_ms, compute * 1e3, gpu.id),
                         "latency_ms, in milliseconds, of the whole kernel in this number format"));
     }
     families[family].push_back({calibration_place(row.work, seconds, compute, memory),
-                                std::log(*row.latency_ms * 1e-3 / seconds),
+                                std::log(latency_ms * 1e-3 / seconds),
                                 std::log(forecast->floor / forecast->latency),
                                 {{table.line(i)}}});
   }

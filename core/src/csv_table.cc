@@ -307,6 +307,15 @@ Error bad_latency(std::string_view text, std::string where) {
           "a positive number of ms, or nothing"};
 }
 
+Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_view bad, std::string where) {
+  if (latency_ms) return *latency_ms;
+  Error error = bad_latency(bad, std::move(where));
+  if (bad.empty()) error.message = "no latency_ms";
+  error.expected = "a positive number of ms";
+  error.hint = "measure it, or leave the row out";
+  return fail(std::move(error));
+}
+
 std::string csv_cell(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');

@@ -32,12 +32,7 @@ Result<Measured> read_rows(const std::filesystem::path& path) {
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table));
   Measured measured;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    auto row = reader.row(i);
-    if (row && !row->bad_latency.empty()) {
-      row = fail(bad_latency(row->bad_latency, reader.where(i)));
-    } else if (row && !row->latency_ms) {
-      row = fail({ErrorCode::kInvalidInput, "no latency_ms", reader.where(i), "the measured time"});
-    }
+    auto row = reader.measured_row(i);
     if (row) {
       measured.rows.push_back(*std::move(row));
     } else {

@@ -23,6 +23,8 @@ std::filesystem::path table_path(const std::filesystem::path& folder, std::strin
 
 // A measured time that is none, of the column latency_ms.
 Error bad_latency(std::string_view text, std::string where);
+// Of a row that has to be measured: its latency_ms, or `bad`, which stands there and is no time. Error: it has none.
+Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_view bad, std::string where);
 
 // A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
 std::string csv_cell(std::string text);

@@ -51,6 +51,8 @@ class CollectiveReader {
   // that is none, ranks below 2, bytes below 1 (of a barrier: below 0; none are 0), an imbalance below 1, above the
   // ranks, or of another collective than all_to_all.
   Result<CollectiveRow> row(std::size_t index) const;
+  // A row that has a latency. Errors: those above, and a row that has none.
+  Result<CollectiveRow> measured_row(std::size_t index) const;
   std::string where(std::size_t index) const;  // "rows.csv:12"
 
  private:

@@ -14,17 +14,14 @@ Result<NetworkCalibration> fit_rows(std::span<const CollectiveRow> rows, const C
   std::map<std::pair<std::string, std::string>, std::size_t> index;
   std::vector<CollectiveMeasurement> measurements;
   for (const CollectiveRow& row : rows) {
-    if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, ""));
-    if (!row.latency_ms) {
-      return fail({ErrorCode::kInvalidInput, "a row without latency", "", "the measured time"});
-    }
+    NS_TRY(const double latency_ms, measured_ms(row.latency_ms, row.bad_latency, ""));
     const auto [found, added] = index.emplace(std::pair(row.gpu, row.cluster), clusters.size());
     if (added) {
       NS_TRY(Cluster cluster, resolve(row.gpu, row.cluster));
       clusters.push_back(std::move(cluster));
     }
-    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node, row.size,
-                            *row.latency_ms * units::ms, row.integer, row.imbalance});
+    measurements.push_back({found->second, row.kind, row.ranks, row.gpus_per_node, row.size, latency_ms * units::ms,
+                            row.integer, row.imbalance});
   }
   return fit_network(clusters, measurements, options);
 }

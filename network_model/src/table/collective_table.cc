@@ -116,6 +116,12 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   return row;
 }
 
+Result<CollectiveRow> CollectiveReader::measured_row(std::size_t index) const {
+  NS_TRY(CollectiveRow row, this->row(index));
+  NS_TRY_VOID(measured_ms(row.latency_ms, row.bad_latency, where(index)));
+  return row;
+}
+
 std::span<const std::string_view> collective_answer_columns() { return kAnswerColumns; }
 
 std::vector<std::string> to_fields(const CollectiveAnswer& answer) {

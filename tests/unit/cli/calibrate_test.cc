@@ -288,7 +288,9 @@ TEST(Calibrate, SaysWhatIsWrong) {
               HasSubstr("--cluster, --gpu: the machine of the measurements is missing"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\n", "--gpu h1000"), HasSubstr("--gpu: unknown GPU"));
   EXPECT_THAT(refused(header), HasSubstr("mine.csv: no rows"));
-  EXPECT_THAT(refused(header + "all_reduce,8,1024,\n"), HasSubstr("mine.csv:2: no latency_ms"));
+  EXPECT_THAT(refused(header + "all_reduce,8,1024,\n"),
+              HasSubstr("mine.csv:2: no latency_ms; expected a positive number of ms"));
+  EXPECT_THAT(refused(header + "all_reduce,8,1024,OOM\n"), HasSubstr("mine.csv:2: latency_ms is \"OOM\""));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\nall_reduce,1,1024,0.1\n"), HasSubstr("mine.csv:3"));
   EXPECT_THAT(refused("gpus_per_node," + header + "16,all_reduce,16,1024,0.1\n"), HasSubstr("16 ranks in a node"));
   EXPECT_THAT(refused("gpus_per_node," + header + "8,all_reduce,12,1024,0.1\n"),
