@@ -1,11 +1,8 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,11 +11,11 @@
 #include "arguments.h"
 #include "commands.h"
 #include "ns_dist/catalog.h"
+#include "ns_dist/collective_calibration.h"
 #include "ns_dist/collective_table.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/kernel_table.h"
-#include "ns_dist/network_fit.h"
 #include "ns_dist/next_measurements.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/scenario.h"
@@ -72,45 +69,7 @@ Result<Cluster> cluster_of(const CalibrateRequest& request) {
   return with_gpu(cluster, gpu);
 }
 
-struct MeasuredRows {
-  std::vector<CollectiveRow> rows;
-  std::vector<std::string> places;  // "mine.csv:2", by row
-};
-
-// Measured over forecast time of each row, by the model with these options.
-Result<std::vector<double>> ratios(const MeasuredRows& measured, const Cluster& cluster, NetworkModelOptions options) {
-  CollectiveForecaster forecaster([&](auto, auto) -> Result<Cluster> { return cluster; }, std::move(options));
-  std::vector<double> found;
-  for (std::size_t i = 0; i < measured.rows.size(); ++i) {
-    auto answer = forecaster.forecast(measured.rows[i]);
-    if (!answer && answer.error().where.empty()) answer.error().where = measured.places[i];
-    if (!answer) return fail(answer.error());
-    found.push_back(*measured.rows[i].latency_ms * units::ms / answer->forecast.latency);
-  }
-  return found;
-}
-
-double mean_error(const std::vector<double>& ratios) {
-  double sum = 0;
-  for (const double ratio : ratios) sum += std::abs(1 / ratio - 1);
-  return sum / static_cast<double>(ratios.size());
-}
-
-Error wrong_unit(std::string where, std::string_view row, double ratio) {
-  return {ErrorCode::kInvalidInput, fmt::format("{} takes {:.4g} times as long as forecast", row, ratio),
-          std::move(where), "latency_ms, in milliseconds, measured on this cluster"};
-}
-
-// The rows in the order of how far off their forecasts are.
-std::vector<std::size_t> by_distance(const std::vector<double>& ratios) {
-  std::vector<std::size_t> order(ratios.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto distance = [&](std::size_t i) { return std::abs(std::log(ratios[i])); };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); });
-  return order;
-}
-
-Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
+Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
   const Catalog catalog = Catalog::standard();
@@ -118,7 +77,7 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
     const auto found = catalog.cluster(other);
     return found && found->id == cluster.id;
   };
-  MeasuredRows measured;
+  std::vector<MeasuredCollective> measured;
   std::vector<Error> mistakes;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     auto row = reader.measured_row(i);
@@ -135,16 +94,12 @@ Result<MeasuredRows> read_rows(const CalibrateRequest& request, const Cluster& c
     }
     if (row) {
       row->gpu.clear(), row->cluster = cluster.id;  // whatever it calls them
-      measured.rows.push_back(*std::move(row));
-      measured.places.push_back(reader.where(i));
+      measured.push_back({*std::move(row), reader.where(i)});
     } else {
       mistakes.push_back(std::move(row.error()));
     }
   }
   if (!mistakes.empty()) return fail(join(std::move(mistakes)));
-  if (measured.rows.empty()) {
-    return fail({ErrorCode::kInvalidInput, "no rows", request.collectives, "at least one measured collective"});
-  }
   return measured;
 }
 
@@ -159,57 +114,27 @@ void warn_if_worse(std::string_view what, double before, double after) {
 }
 
 // A correction of collectives: what the measurements add to the curves that are compiled in.
-Result<Calibrated> calibrate_collectives(const CalibrateRequest& request) {
+Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
   NS_TRY_VOID(check_outputs({{"--output", request.output}, answer_of(request)}, {request.collectives}));
-  NS_TRY(const MeasuredRows measured, read_rows(request, cluster));
-  const std::vector<CollectiveRow>& rows = measured.rows;
-  NetworkFitOptions options;
-  options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster.id);
-  options.for_one_cluster = true;
-  options.base = &builtin_network_calibration();
-  options.places = measured.places;
-  auto fitted = fit_rows(
-      rows, [&](auto, auto) -> Result<Cluster> { return cluster; }, options);
-  if (!fitted) {
-    if (fitted.error().where.empty()) fitted.error().where = request.collectives;
-    return fail(fitted.error());
-  }
-  NS_TRY(const std::vector<double> uncorrected, ratios(measured, cluster, {}));
-  const std::vector<std::size_t> order = by_distance(uncorrected);
-  constexpr double kMostOff = 20;  // times as long as forecast, or as short: the middle row of a table in another unit
-  if (const double middle = uncorrected[order[order.size() / 2]]; std::abs(std::log(middle)) > std::log(kMostOff)) {
-    return fail(wrong_unit(request.collectives, "the middle row", middle));
-  }
-  const std::string text = to_json(*fitted);
-  if (!read_network_calibration(text, request.output)) {
-    return fail(wrong_unit(measured.places[order.back()], "this row", uncorrected[order.back()]));
-  }
-  NetworkModelOptions with;
-  with.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*fitted));
-  NS_TRY(const std::vector<double> corrected, ratios(measured, cluster, with));
-  const double before = mean_error(uncorrected), after = mean_error(corrected);
-  NS_TRY_VOID(write_text(request.output, text));
-  warn_if_worse(cluster.id, before, after);
-  std::string left_out;
-  if (const std::size_t count = fitted->left_out.size(); count > 0) {
-    left_out = fmt::format(
-        "  {} of the rows {} nothing of the network ({}{}): what stays in a node takes longer there\n", count,
-        count == 1 ? "tells" : "tell", measured.places[fitted->left_out.front()], count == 1 ? "" : ", ...");
-  }
-  const std::string summary = fmt::format(
-      "{} rows, {} curve{} for cluster {} in {}\n{}  mean error on these rows: {:.1f} % before, {:.1f} % "
-      "after (the rows of the fit, none is held out)\n",
-      rows.size(), fitted->curves.size(), fitted->curves.size() == 1 ? "" : "s", cluster.id, request.output, left_out,
-      100 * before, 100 * after);
-  return Calibrated{summary,
+  NS_TRY(std::vector<MeasuredCollective> rows, read_rows(request, cluster));
+  NS_TRY(const CollectiveCalibration calibrated, calibrate_collectives(cluster, std::move(rows), request.collectives));
+  for (const std::string& note : calibrated.notes) warn(note);
+  NS_TRY_VOID(write_text(request.output, to_json(calibrated.curves)));
+  warn_if_worse(cluster.id, calibrated.before, calibrated.after);
+  const std::size_t curves = calibrated.curves.curves.size();
+  return Calibrated{fmt::format("{} rows, {} curve{} for cluster {} in {}\n  mean error {:.1f} % before, {:.1f} % "
+                                "after, each by the others\n",
+                                calibrated.rows, curves, curves == 1 ? "" : "s", cluster.id, request.output,
+                                100 * calibrated.before, 100 * calibrated.after),
                     {{"schema", "ns-dist/calibrate/1"},
                      {"cluster", cluster.id},
-                     {"rows", rows.size()},
-                     {"rows_left_out", fitted->left_out.size()},
-                     {"curves", fitted->curves.size()},
-                     {"error_before", before},
-                     {"error_after", after}}};
+                     {"rows", calibrated.rows},
+                     {"rows_left_out", calibrated.curves.left_out.size()},
+                     {"curves", curves},
+                     {"error_before", calibrated.before},
+                     {"error_after", calibrated.after},
+                     {"notes", calibrated.notes}}};
 }
 
 // The kernels of a step.
@@ -379,7 +304,7 @@ int calibrate_command(int argc, const char* const* argv) {
     return report_error(
         {ErrorCode::kUsage, "kernels and collectives are two corrections", "--kernels, --collectives", "one of them"});
   }
-  const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_collectives(request);
+  const auto answered = request.collectives.empty() ? calibrate_gpu(request) : calibrate_cluster(request);
   if (!answered) return report_error(answered.error());
   const std::string text = request.json ? dump_json(answered->json, 1) : answered->text;
   std::fputs(text.c_str(), stream_of_answer(request.json, {{"--output", request.output}, {"--next", request.next}}));

@@ -1,0 +1,238 @@
+#include "ns_dist/collective_calibration.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+using Rows = std::vector<MeasuredCollective>;
+
+// What shares a curve.
+auto group_of(const MeasuredCollective& m) { return std::tuple(m.row.kind, m.row.ranks, m.row.gpus_per_node); }
+// Rows of one collective are measured again.
+auto collective_of(const MeasuredCollective& m) {
+  return std::tuple(group_of(m), m.row.size, m.row.integer, m.row.imbalance);
+}
+
+std::string text_of_group(const CollectiveRow& row) {
+  return fmt::format("{} of {} ranks{}", name_of(row.kind), row.ranks,
+                     row.gpus_per_node > 0 ? fmt::format(", {} in a node", row.gpus_per_node) : "");
+}
+
+double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double mean_error(const std::vector<double>& logs) {
+  double sum = 0;
+  for (const double log : logs) sum += std::abs(std::exp(-log) - 1);
+  return sum / static_cast<double>(logs.size());
+}
+
+Error bad_table(std::string where, std::string message, std::string expected) {
+  return {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected)};
+}
+
+class Calibrator {
+ public:
+  explicit Calibrator(const Cluster& cluster) : cluster_(cluster) {}
+
+  Result<NetworkCalibration> fit(const Rows& rows) const {
+    NetworkFitOptions options;
+    options.source = fmt::format("{} measured collectives on {}", rows.size(), cluster_.id);
+    options.for_one_cluster = true;
+    options.base = &builtin_network_calibration();
+    std::vector<CollectiveRow> measured;
+    for (const MeasuredCollective& m : rows) {
+      measured.push_back(m.row);
+      options.places.push_back(m.place);
+    }
+    return fit_rows(measured, resolver(), options);
+  }
+
+  // ln(measured / forecast) of each row; without curves, as forecasts are without a correction.
+  Result<std::vector<double>> errors(const Rows& rows, const NetworkCalibration* curves) const {
+    NetworkModelOptions options;
+    if (curves) options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*curves));
+    CollectiveForecaster forecaster(resolver(), std::move(options));
+    std::vector<double> found;
+    for (const MeasuredCollective& m : rows) {
+      auto answer = forecaster.forecast(m.row);
+      if (!answer && answer.error().where.empty()) answer.error().where = m.place;
+      if (!answer) return fail(answer.error());
+      found.push_back(std::log(*m.row.latency_ms * units::ms / answer->forecast.latency));
+    }
+    return found;
+  }
+
+  struct LeftOut {
+    std::vector<double> errors;  // of each row, by the other collectives
+    std::vector<double> wild;    // its square over what the others of its group suggest
+  };
+  Result<LeftOut> leave_out(const Rows& rows) const {
+    constexpr std::size_t kMostParts = 100, kLeastParts = 5, kFits = 1'000'000;  // rows of all fits together
+    std::map<decltype(collective_of(rows.front())), std::size_t> number;
+    for (const MeasuredCollective& m : rows) number.try_emplace(collective_of(m), number.size());
+    const std::size_t parts =
+        std::min({number.size(), kMostParts, std::max(kLeastParts, kFits / std::max<std::size_t>(rows.size(), 1))});
+    LeftOut found{std::vector<double>(rows.size()), std::vector<double>(rows.size())};
+    for (std::size_t part = 0; part < parts; ++part) {
+      Rows held_out, others;
+      std::vector<std::size_t> index;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const bool out = number.at(collective_of(rows[i])) % parts == part;
+        if (out) index.push_back(i);
+        (out ? held_out : others).push_back(rows[i]);
+      }
+      const auto curves = others.empty() ? fail(Error{}) : fit(others);  // none: they tell nothing of the network
+      NS_TRY(const std::vector<double> errors, this->errors(held_out, curves ? &*curves : nullptr));
+      NS_TRY(const std::vector<double> rest, this->errors(others, curves ? &*curves : nullptr));
+      for (std::size_t i = 0; i < index.size(); ++i) {
+        found.errors[index[i]] = errors[i];
+        found.wild[index[i]] = errors[i] * errors[i] / expected_square(held_out[i], others, rest);
+      }
+    }
+    return found;
+  }
+
+ private:
+  // Of the error of a row, given those of the other rows of its group: as large as their middle one, for where a wild
+  // row is among them, their curve fits none of them; and as that of a forecast without a correction at least, for the
+  // ends of a range of sizes are further off than its middle.
+  static double expected_square(const MeasuredCollective& row, const Rows& others, const std::vector<double>& errors) {
+    constexpr double kUncorrected = 0.15;  // the deviation: kUnknownDeviation of network_fit.cc
+    constexpr double kMiddle = 0.6745;     // of a normal distribution's sizes
+    std::vector<double> sizes = {0};
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      if (group_of(others[i]) == group_of(row)) sizes.push_back(std::abs(errors[i]));
+    }
+    const double deviation = std::max(kUncorrected, middle_of(std::move(sizes)) / kMiddle);
+    return deviation * deviation;
+  }
+
+  ClusterResolver resolver() const {
+    return [this](auto, auto) -> Result<Cluster> { return cluster_; };
+  }
+
+  const Cluster& cluster_;
+};
+
+// Takes out groups of fewer than kFewestSizes.
+void take_out_few(Rows& rows, std::vector<std::string>& notes) {
+  std::map<decltype(group_of(rows.front())), std::set<Bytes>> sizes;
+  for (const MeasuredCollective& m : rows) sizes[group_of(m)].insert(m.row.size);
+  for (const auto& [group, of_group] : sizes) {
+    if (of_group.size() >= kFewestSizes) continue;
+    const auto is_of_it = [&, &group = group](const MeasuredCollective& m) { return group_of(m) == group; };
+    notes.push_back(fmt::format("{}: {} size{}, and a correction needs {}, for one tells little of others: left out",
+                                text_of_group(std::find_if(rows.begin(), rows.end(), is_of_it)->row), of_group.size(),
+                                of_group.size() == 1 ? "" : "s", kFewestSizes));
+    std::erase_if(rows, is_of_it);
+  }
+}
+
+// Takes out the rows that nothing explains, the wildest of each group at a time.
+Result<std::vector<double>> take_out_wild(const Calibrator& calibrator, Rows& rows, std::vector<std::string>& notes) {
+  // Standard deviations, as of kernels. Source: of 1,456 rows of five GPUs that were forecast as another one (five or
+  // eight sizes of each collective) none is taken out; of 20 that were made 3 times as long, and of 20 made 1,000
+  // times, all are.
+  constexpr double kWild = 5;
+  constexpr int kMostRounds = 20;
+  for (int round = 1;; ++round) {
+    NS_TRY(const Calibrator::LeftOut left_out, calibrator.leave_out(rows));
+    std::map<decltype(group_of(rows.front())), std::size_t> wildest;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!(left_out.wild[i] > kWild * kWild)) continue;
+      const auto [known, is_new] = wildest.try_emplace(group_of(rows[i]), i);
+      if (!is_new && left_out.wild[i] > left_out.wild[known->second]) known->second = i;
+    }
+    if (wildest.empty() || round == kMostRounds) return left_out.errors;
+    std::vector<std::size_t> out;
+    for (const auto& [group, i] : wildest) out.push_back(i);
+    std::sort(out.begin(), out.end(), std::greater<>());
+    for (const std::size_t i : out) {
+      notes.push_back(fmt::format("{}: left out, because it takes {:.3g} times as long as the other rows suggest",
+                                  rows[i].place, std::exp(left_out.errors[i])));
+      rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    take_out_few(rows, notes);
+    if (rows.empty()) return std::vector<double>();
+  }
+}
+
+void note_contradictions(const Rows& rows, std::vector<std::string>& notes) {
+  constexpr double kContradicts = 0.1;  // standard deviation of a logarithm
+  std::map<decltype(collective_of(rows.front())), std::vector<std::size_t>> again;
+  for (std::size_t i = 0; i < rows.size(); ++i) again[collective_of(rows[i])].push_back(i);
+  double most = kContradicts;
+  const std::vector<std::size_t>* worst = nullptr;
+  for (const auto& [collective, index] : again) {
+    double sum = 0, squares = 0;
+    for (const std::size_t i : index) {
+      const double log = std::log(*rows[i].row.latency_ms);
+      sum += log, squares += log * log;
+    }
+    const double count = static_cast<double>(index.size());
+    const double deviation = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+    if (deviation > most) most = deviation, worst = &index;
+  }
+  if (worst == nullptr) return;
+  const CollectiveRow& row = rows[worst->front()].row;
+  notes.push_back(fmt::format("{}, {}: rows contradict each other by {:.0f} % ({}, {})", text_of_group(row),
+                              to_text(row.size), 100 * most, rows[worst->front()].place, rows[worst->back()].place));
+}
+
+}  // namespace
+
+Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows rows, const std::string& where) {
+  constexpr double kMostOff = 20;  // times as long as forecast, or as short: the middle row of a table in another unit
+  if (rows.empty()) return fail(bad_table(where, "no rows", "measured collectives"));
+  const Calibrator calibrator(cluster);
+  NS_TRY(const std::vector<double> uncorrected, calibrator.errors(rows, nullptr));
+  std::vector<double> by_size = uncorrected;
+  std::sort(by_size.begin(), by_size.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
+  if (const double middle = by_size[by_size.size() / 2]; std::abs(middle) > std::log(kMostOff)) {
+    return fail(bad_table(where, fmt::format("the middle row takes {:.4g} times as long as forecast", std::exp(middle)),
+                          "latency_ms, in milliseconds, measured on this cluster"));
+  }
+  CollectiveCalibration found;
+  take_out_few(rows, found.notes);
+  std::vector<double> by_others;
+  if (!rows.empty()) {
+    NS_TRY_VOID(calibrator.fit(rows));  // its errors
+    NS_TRY(by_others, take_out_wild(calibrator, rows, found.notes));
+  }
+  if (rows.empty()) {
+    Error error = bad_table(where, fmt::format("too few measurements of {}", cluster.id),
+                            fmt::format("at least {} sizes of one collective on one number of ranks", kFewestSizes));
+    error.hint = fmt::format("{}", fmt::join(found.notes, "; "));
+    return fail(std::move(error));
+  }
+  note_contradictions(rows, found.notes);
+  NS_TRY(found.curves, calibrator.fit(rows));
+  NS_TRY_VOID(read_network_calibration(to_json(found.curves), where));  // what is written can be read
+  NS_TRY(const std::vector<double> without, calibrator.errors(rows, nullptr));
+  if (const std::size_t count = found.curves.left_out.size(); count > 0) {
+    found.notes.push_back(fmt::format(
+        "{} of the rows {} nothing of the network ({}{}): what stays in a node takes longer there", count,
+        count == 1 ? "tells" : "tell", rows[found.curves.left_out.front()].place, count == 1 ? "" : ", ..."));
+  }
+  found.rows = rows.size();
+  found.before = mean_error(without), found.after = mean_error(by_others);
+  return found;
+}
+
+}  // namespace ns_dist
