@@ -28,6 +28,7 @@ Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) 
   if (curve.blurred) correction = correction.blurred();
   Corrected corrected{correction, curve.deviation, curve.deviation_short, source, true};
   corrected.own = !curve.cluster.empty();
+  corrected.users = !curve.compiled_in;
   corrected.least_bytes = curve.least / units::B, corrected.most_bytes = curve.most / units::B;
   corrected.link = curve.link / (units::B / units::s);
   return corrected;
@@ -66,6 +67,7 @@ Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
                  std::max({a.source, b.source, Corrected::Source::kOthers}), true};
   const bool differ = a.link > 0 && b.link > 0 && a.link != b.link;
   both.link = differ ? 0 : std::max(a.link, b.link);
+  both.users = a.users || b.users;
   return both;
 }
 

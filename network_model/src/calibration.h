@@ -35,6 +35,7 @@ struct Corrected {
   Source source = Source::kOthers;
   bool found = false;  // false: no measurement applies; `correction` changes nothing
   bool own = false;    // measured on this very cluster
+  bool users = false;  // by the user's calibration, not one that is compiled in
   // The ranks that were measured: in the correction of groups of more ranks in a node than that, and of all groups
   // across nodes. 0: neither.
   std::int64_t least_ranks = 0, most_ranks = 0;

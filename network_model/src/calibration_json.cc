@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "correction.h"
@@ -77,6 +78,26 @@ std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<
                      fmt::join(clusters, ", "));
 }
 
+std::string measured_on_other_links(const NetworkCalibration& calibration, const Cluster& cluster) {
+  constexpr double kSame = 1e-6;  // what reading and writing a number may change
+  const std::vector<network::Link> links = network::links_of(cluster);
+  for (const CalibrationCurve& curve : calibration.curves) {
+    if (curve.cluster != cluster.id || !(curve.link > BytesPerSecond())) continue;
+    const auto is_of_it = [&](const network::Link& link) { return name_of(link.link_class) == curve.fabric; };
+    const double measured = curve.link / (units::B / units::s);
+    const auto here = std::find_if(links.begin(), links.end(), is_of_it);
+    const bool same = std::any_of(links.begin(), links.end(), [&](const network::Link& link) {
+      return is_of_it(link) && std::abs(link.peak / measured - 1) < kSame;
+    });
+    if (here == links.end() || same) continue;
+    return fmt::format(
+        "network/calibration was measured with {} a GPU {} nodes, and this machine has {}: corrections "
+        "are carried over as the modeled times change, and intervals are wider",
+        to_text(curve.link), here->network() ? "between" : "inside", to_text(here->peak * (units::B / units::s)));
+  }
+  return "";
+}
+
 // One curve a line, four decimals: 0.01 % of time.
 std::string to_json(const NetworkCalibration& calibration) {
   std::string text =
@@ -140,6 +161,7 @@ const NetworkCalibration& builtin_network_calibration() {
     all.curves.reserve(embedded_curves().size());
     for (const EmbeddedCurve& from : embedded_curves()) {
       CalibrationCurve& curve = all.curves.emplace_back();
+      curve.compiled_in = true;
       curve.cluster = from.cluster;
       curve.gpu = from.gpu;
       curve.fabric = from.fabric;

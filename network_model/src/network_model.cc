@@ -184,8 +184,13 @@ class NetworkModel final : public NetworkCost {
 };
 
 // What `explain` says of a correction.
-std::string_view text_of(Corrected::Source source) {
-  switch (source) {
+std::string_view text_of(const Corrected& corrected, const Call& call) {
+  if (corrected.users) {
+    const bool is_measured = corrected.source == Corrected::Source::kMeasured && corrected.unmeasured(call) < 1e-6;
+    return is_measured ? "corrected by your calibration, which measured this group"
+                       : "corrected by your calibration, from other collectives, sizes, ranks or links";
+  }
+  switch (corrected.source) {
     case Corrected::Source::kMeasured:
       return "measured on this generation over NCCL's constants";
     case Corrected::Source::kOthers:
@@ -257,7 +262,7 @@ Result<Explanation> NetworkModel::explain(const Collective& collective) const {
   result.forecast = to_forecast(call, best);
   if (const Corrected* corrected = best.corrected) {
     result.steps.push_back({"correction", fmt::format("x {:.3f}", best.time / best.choice.cost.time()),
-                            std::string(text_of(corrected->source))});
+                            std::string(text_of(*corrected, call))});
   }
   if (best.one_node.time > best.time) {
     result.steps.push_back({"one node alone", duration(best.one_node.time),

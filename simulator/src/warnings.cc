@@ -469,6 +469,8 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   if (scenario.network.calibration) {
     std::string others = measured_elsewhere(*scenario.network.calibration, {&scenario.cluster.id, 1});
     if (!others.empty()) found.push_back({"calibration_of_others", std::move(others)});
+    std::string links = measured_on_other_links(*scenario.network.calibration, scenario.cluster);
+    if (!links.empty()) found.push_back({"calibration_of_other_links", std::move(links)});
   }
   if (auto beyond = beyond_positions(scenario.model, scenario.training.sequence)) found.push_back(*std::move(beyond));
   return found;

@@ -54,6 +54,7 @@ struct CalibrationCurve {
   // from 1 MiB on, and of shorter ones.
   double deviation = 0, deviation_short = 0;
   Bytes least, most;  // sizes that were measured, of a few measurements of one cluster; 0: many, not written down
+  bool compiled_in = false;  // not in the JSON: of builtin_network_calibration(), not of the user
   friend bool operator==(const CalibrationCurve&, const CalibrationCurve&) = default;
 };
 
@@ -69,6 +70,10 @@ struct NetworkCalibration {
 // "network/calibration was measured on dgx-h100; it changes nothing on dgx-b200": where no curve holds for any of these
 // clusters (ids). Empty where one does, or where there are no curves.
 std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<const std::string> clusters);
+
+// "network/calibration was measured with 450 GB/s a GPU inside nodes, and this machine has 225 GB/s: ...": where a
+// curve of this cluster has another link than the cluster now. Empty where none does.
+std::string measured_on_other_links(const NetworkCalibration& calibration, const Cluster& cluster);
 
 struct NetworkFitOptions {
   std::string source = "";

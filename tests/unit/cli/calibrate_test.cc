@@ -81,7 +81,17 @@ TEST(Calibrate, CorrectsTheClusterThatWasMeasuredAndNoOther) {
   EXPECT_GT(step("--calibration mine.json"), step(""));
   EXPECT_THAT(run("--model gpt2 --dp 8 --gpu a100 --calibration mine.json --json", folder).out,
               HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
-  EXPECT_THAT(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).out, HasSubstr("measured"));
+  EXPECT_THAT(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).out,
+              HasSubstr("corrected by your calibration, which measured this group"));
+  EXPECT_THAT(run("explain all_reduce 64MiB --ranks 64 --gpu h100 --calibration mine.json", folder).out,
+              HasSubstr("corrected by your calibration, from other collectives, sizes, ranks or links"));
+  EXPECT_THAT(run("explain all_gather 64MiB --gpu h100 --calibration mine.json", folder).out,
+              HasSubstr("measured on this generation over NCCL's constants"));
+  // A flag that changes the link: the correction is carried over, and the step says so.
+  const std::string plan = "--model llama2-13b --tp 8 --global-batch 8 --gpu h100 --calibration mine.json ";
+  EXPECT_THAT(run(plan + "--intra-bandwidth 225GB/s", folder).out,
+              HasSubstr("measured with 450 GB/s a GPU inside nodes, and this machine has 225 GB/s"));
+  EXPECT_THAT(run(plan, folder).out, Not(HasSubstr("inside nodes, and this machine has")));
   EXPECT_EQ(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).err, "");
   EXPECT_THAT(run("explain all_reduce 64MiB --gpu a100 --calibration mine.json", folder).err,
               HasSubstr("was measured on dgx-h100; it changes nothing on dgx-a100"));
