@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -10,6 +12,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "next_collectives.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/collective_calibration.h"
 #include "ns_dist/collective_table.h"
@@ -113,30 +116,6 @@ void warn_if_worse(std::string_view what, double before, double after) {
                   what, 100 * before, 100 * after));
 }
 
-// A correction of collectives: what the measurements add to the curves that are compiled in.
-Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
-  NS_TRY(const Cluster cluster, cluster_of(request));
-  NS_TRY_VOID(check_outputs({{"--output", request.output}, answer_of(request)}, {request.collectives}));
-  NS_TRY(std::vector<MeasuredCollective> rows, read_rows(request, cluster));
-  NS_TRY(const CollectiveCalibration calibrated, calibrate_collectives(cluster, std::move(rows), request.collectives));
-  for (const std::string& note : calibrated.notes) warn(note);
-  NS_TRY_VOID(write_text(request.output, to_json(calibrated.curves)));
-  warn_if_worse(cluster.id, calibrated.before, calibrated.after);
-  const std::size_t curves = calibrated.curves.curves.size();
-  return Calibrated{fmt::format("{} rows, {} curve{} for cluster {} in {}\n  mean error {:.1f} % before, {:.1f} % "
-                                "after, each by the others\n",
-                                calibrated.rows, curves, curves == 1 ? "" : "s", cluster.id, request.output,
-                                100 * calibrated.before, 100 * calibrated.after),
-                    {{"schema", "ns-dist/calibrate/1"},
-                     {"cluster", cluster.id},
-                     {"rows", calibrated.rows},
-                     {"rows_left_out", calibrated.curves.left_out.size()},
-                     {"curves", curves},
-                     {"error_before", calibrated.before},
-                     {"error_after", calibrated.after},
-                     {"notes", calibrated.notes}}};
-}
-
 // The kernels of a step.
 Result<std::vector<KernelUse>> kernels_of(const Scenario& scenario) {
   NS_TRY(const StepProgram program, plan_program(scenario.model, scenario.plan, scenario.training));
@@ -150,29 +129,70 @@ Result<std::vector<KernelUse>> kernels_of(const Scenario& scenario) {
   return kernels;
 }
 
-// The kernels of the reports that --from names. Typical steps count where it names none, and are kernels that may be
-// measured where it does.
-Result<std::vector<std::vector<KernelUse>>> steps_of(const CalibrateRequest& request, const Gpu& gpu) {
-  std::vector<std::vector<KernelUse>> steps;
+// The steps that --from names.
+Result<std::vector<Scenario>> reported_steps(const CalibrateRequest& request) {
+  std::vector<Scenario> steps;
   for (const std::string& report : request.from) {
     WorkFlags flags;
     flags.from = report;
     NS_TRY(const auto scenario, read_base_of(flags));
-    NS_TRY(steps.emplace_back(), kernels_of(*scenario));
+    steps.push_back(*scenario);
+  }
+  return steps;
+}
+
+// The best format for training that the GPU has.
+ScenarioSpec spec_of(const TypicalStep& typical, const Gpu& gpu) {
+  const auto has = [&](DType dtype) { return gpu.matrix_peak(dtype) > FlopsPerSecond(); };
+  ScenarioSpec spec;
+  spec.set("model", typical.model);
+  spec.set("plan/tp", typical.tp).set("plan/pp", typical.pp).set("plan/ep", typical.ep).set("plan/dp", 8);
+  spec.set("training/dtype", has(DType::kBf16) ? "bf16" : has(DType::kFp16) ? "fp16" : "fp32");
+  return spec;
+}
+
+// The kernels of the reports that --from names. Typical steps count where it names none, and are kernels that may be
+// measured where it does.
+Result<std::vector<std::vector<KernelUse>>> steps_of(const CalibrateRequest& request, const Gpu& gpu) {
+  NS_TRY(const std::vector<Scenario> reported, reported_steps(request));
+  std::vector<std::vector<KernelUse>> steps;
+  for (const Scenario& scenario : reported) {
+    NS_TRY(steps.emplace_back(), kernels_of(scenario));
   }
   const Catalog catalog = Catalog::standard();
-  const auto has = [&](DType dtype) { return gpu.matrix_peak(dtype) > FlopsPerSecond(); };
   for (const TypicalStep& typical : kTypicalSteps) {
-    ScenarioSpec spec;  // what kernels there are does not depend on the machine
-    spec.set("model", typical.model).set("machine/gpu", "h100-sxm-80gb");
-    spec.set("plan/tp", typical.tp).set("plan/pp", typical.pp).set("plan/ep", typical.ep).set("plan/dp", 8);
-    spec.set("training/dtype", has(DType::kBf16) ? "bf16" : has(DType::kFp16) ? "fp16" : "fp32");
+    ScenarioSpec spec = spec_of(typical, gpu);
+    spec.set("machine/gpu", "h100-sxm-80gb");  // what kernels there are does not depend on the machine
     NS_TRY(const Scenario scenario, resolve(spec, catalog));
     NS_TRY(steps.emplace_back(), kernels_of(scenario));
-    if (request.from.empty()) continue;
+    if (reported.empty()) continue;
     for (KernelUse& use : steps.back()) use.runs = 0;
   }
   return steps;
+}
+
+// The steps of the reports that --from names, or typical ones that this cluster can run.
+Result<std::vector<Scenario>> steps_on(const CalibrateRequest& request, const Cluster& cluster) {
+  NS_TRY(std::vector<Scenario> steps, reported_steps(request));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].cluster.id == cluster.id) continue;
+    return fail({ErrorCode::kInvalidInput, fmt::format("the report is of {}", steps[i].cluster.id), request.from[i],
+                 fmt::format("a step on {}", cluster.id)});
+  }
+  if (!request.from.empty()) return steps;
+  const Catalog catalog = Catalog::standard();
+  for (const TypicalStep& typical : kTypicalSteps) {
+    ScenarioSpec spec = spec_of(typical, cluster.gpu);
+    if (!request.cluster.empty()) spec.set("machine/cluster", request.cluster);
+    if (!request.gpu.empty()) spec.set("machine/gpu", request.gpu);
+    if (auto scenario = resolve(spec, catalog)) steps.push_back(*std::move(scenario));
+  }
+  return steps;
+}
+
+std::string text_of_steps(const CalibrateRequest& request, std::size_t typical) {
+  if (!request.from.empty()) return fmt::format("{}", fmt::join(request.from, ", "));
+  return typical == kTypicalSteps.size() ? "six typical steps" : fmt::format("{} typical steps", typical);
 }
 
 // What to measure next; --next has it as a table.
@@ -181,10 +201,8 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Gpu& gpu, co
   NS_TRY(const MeasurementAdvice advice, next_measurements(gpu, calibration, steps, kAdvised));
   std::vector<Operator> rows;
   nlohmann::ordered_json next = nlohmann::ordered_json::array();
-  std::string text =
-      fmt::format("What to measure next, by the kernels of {}: expected error {:.1f} % now\n",
-                  request.from.empty() ? "six typical steps" : fmt::format("{}", fmt::join(request.from, ", ")),
-                  100 * advice.error);
+  std::string text = fmt::format("What to measure next, by the kernels of {}: expected error {:.1f} % now\n",
+                                 text_of_steps(request, kTypicalSteps.size()), 100 * advice.error);
   if (!advice.rows.empty()) text += "  share %  error %   then %  kernel\n";
   for (const NextMeasurement& row : advice.rows) {
     text += fmt::format("  {:>7.1f}  {:>7.1f}  {:>7.1f}  {}\n", 100 * row.share, 100 * row.error, 100 * row.left,
@@ -253,6 +271,73 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   return Calibrated{text + advice.text, std::move(json)};
 }
 
+// What to measure next; --next has it as a table.
+Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& cluster, const NetworkCalibration& curves,
+                             std::span<const Scenario> steps) {
+  if (steps.empty()) return Calibrated{};
+  NS_TRY(const CollectiveAdvice advice, next_collectives(steps, curves, kAdvised / 2));
+  std::string text = fmt::format("What to measure next, by the collectives of {}: up to {:.0f} % longer now\n",
+                                 text_of_steps(request, steps.size()), 100 * advice.interval);
+  std::string table = "cluster,collective,ranks,gpus_per_node,bytes\n";
+  nlohmann::ordered_json next = nlohmann::ordered_json::array();
+  if (!advice.rows.empty()) text += "  share %  up to %  collective\n";
+  for (const auto& [row, share, interval] : advice.rows) {
+    text += fmt::format("  {:>7.1f}  {:>7.0f}  {} of {} between {} ranks, {} in a node\n", 100 * share, 100 * interval,
+                        name_of(row.kind), to_text(row.size), row.ranks, row.gpus_per_node);
+    const bool has_curve = std::any_of(curves.curves.begin(), curves.curves.end(), [&, &row = row](const auto& curve) {
+      return curve.kind == row.kind && curve.ranks == row.ranks && curve.ranks_per_node == row.gpus_per_node;
+    });
+    // With smaller sizes, where it would be the only one.
+    for (std::size_t left = has_curve ? 1 : kFewestSizes; left > 0; --left) {
+      table += fmt::format("{},{},{},{},{}\n", csv_cell(cluster.id), name_of(row.kind), row.ranks, row.gpus_per_node,
+                           std::ceil(row.size / units::B / std::pow(4, left - 1)));
+    }
+    next.push_back({{"collective", name_of(row.kind)},
+                    {"ranks", row.ranks},
+                    {"gpus_per_node", row.gpus_per_node},
+                    {"bytes", row.size / units::B},
+                    {"share", share},
+                    {"interval", interval}});
+  }
+  if (advice.rows.empty()) text += "  nothing: all were measured\n";
+  if (!request.next.empty()) {
+    NS_TRY_VOID(write_text(request.next, table));
+    text += fmt::format("  in {}; with smaller sizes of what was not measured, for a correction needs {}\n",
+                        request.next, kFewestSizes);
+  }
+  return Calibrated{std::move(text), {{"interval", advice.interval}, {"next", std::move(next)}}};
+}
+
+// A correction of collectives: what the measurements add to the curves that are compiled in.
+Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
+  NS_TRY(const Cluster cluster, cluster_of(request));
+  std::vector<std::string> inputs = request.from;
+  inputs.push_back(request.collectives);
+  NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
+  NS_TRY(const std::vector<Scenario> steps, steps_on(request, cluster));
+  NS_TRY(std::vector<MeasuredCollective> rows, read_rows(request, cluster));
+  NS_TRY(const CollectiveCalibration calibrated, calibrate_collectives(cluster, std::move(rows), request.collectives));
+  for (const std::string& note : calibrated.notes) warn(note);
+  NS_TRY_VOID(write_text(request.output, to_json(calibrated.curves)));
+  warn_if_worse(cluster.id, calibrated.before, calibrated.after);
+  const std::size_t curves = calibrated.curves.curves.size();
+  NS_TRY(const Calibrated advice, advice_of(request, cluster, calibrated.curves, steps));
+  nlohmann::ordered_json json = {{"schema", "ns-dist/calibrate/1"},
+                                 {"cluster", cluster.id},
+                                 {"rows", calibrated.rows},
+                                 {"rows_left_out", calibrated.curves.left_out.size()},
+                                 {"curves", curves},
+                                 {"error_before", calibrated.before},
+                                 {"error_after", calibrated.after},
+                                 {"notes", calibrated.notes}};
+  json.update(advice.json);
+  return Calibrated{fmt::format("{} rows, {} curve{} for cluster {} in {}\n  mean error {:.1f} % before, {:.1f} % "
+                                "after, each by the others\n{}",
+                                calibrated.rows, curves, curves == 1 ? "" : "s", cluster.id, request.output,
+                                100 * calibrated.before, 100 * calibrated.after, advice.text),
+                    std::move(json)};
+}
+
 }  // namespace
 
 int calibrate_command(int argc, const char* const* argv) {
@@ -275,10 +360,11 @@ int calibrate_command(int argc, const char* const* argv) {
   app.add_option("--mode", request.mode, "how the kernels ran: burst, one alone; sustained, back to back [sustained]")
       ->type_name("WHICH");
   app.add_option("--from", request.from,
-                 "reports whose kernels decide what to measure next [six typical steps, tp 1 to 8]")
+                 "reports whose kernels or collectives decide what to measure next [six typical steps, tp 1 to 8]")
       ->type_name("REPORT");
-  app.add_option("--next", request.next,
-                 "what to measure next, at most 20 kernels, as a table; without --kernels, what to measure first")
+  app.add_option(
+         "--next", request.next,
+         "what to measure next, at most 20 kernels or 10 collectives, as a table; alone, the kernels to measure first")
       ->type_name("CSV");
   app.add_option("--output", request.output, "the correction")->type_name("FILE");
   app.add_flag("--json", request.json, "print one JSON object");
@@ -292,10 +378,8 @@ int calibrate_command(int argc, const char* const* argv) {
   if (!first && request.output.empty()) {
     return report_error({ErrorCode::kUsage, "the correction has no file", "--output", "a file", "add --output FILE"});
   }
-  for (const auto& [flag, of_kernels, is_given] :
-       {std::tuple("--from", true, !request.from.empty()), std::tuple("--next", true, !request.next.empty()),
-        std::tuple("--mode", true, request.mode.has_value()),
-        std::tuple("--cluster", false, !request.cluster.empty())}) {
+  for (const auto& [flag, of_kernels, is_given] : {std::tuple("--mode", true, request.mode.has_value()),
+                                                   std::tuple("--cluster", false, !request.cluster.empty())}) {
     if (!is_given || of_kernels == request.collectives.empty()) continue;
     return report_error({ErrorCode::kUsage, of_kernels ? "is not a flag of collectives" : "is not a flag of kernels",
                          flag, of_kernels ? "only with kernels" : "only with collectives"});

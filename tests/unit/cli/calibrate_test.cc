@@ -220,6 +220,37 @@ TEST(Calibrate, SaysWhatToMeasureNext) {
   }
 }
 
+// A table of at most ten collectives that `collectives` reads, none that was measured, of the steps that are asked for.
+TEST(Calibrate, SaysWhichCollectivesToMeasureNext) {
+  const ScratchFolder folder;
+  std::ofstream(folder.path() / "mine.csv") << "collective,ranks,gpus_per_node,bytes,latency_ms\n"
+                                               "all_reduce,8,8,1048576,0.05\nall_reduce,8,8,67108864,0.4\n"
+                                               "all_reduce,8,8,1073741824,5\n";
+  const std::string calibrate = "calibrate --gpu h100 --collectives mine.csv --output mine.json --next next.csv ";
+  const CommandResult typical = run(calibrate, folder);
+  ASSERT_EQ(typical.code, 0) << typical.err;
+  EXPECT_THAT(typical.out, HasSubstr("What to measure next, by the collectives of six typical steps"));
+  const auto next = [&] {
+    std::ifstream in(folder.path() / "next.csv");
+    return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  };
+  const std::string first = next();  // ten collectives that were not measured, of three sizes each
+  EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 31);
+  EXPECT_THAT(first, Not(HasSubstr("all_reduce,8,8,")));
+  EXPECT_EQ(run("collectives --input next.csv", folder).code, 0);
+
+  // Of a step without tensor parallelism: data-parallel collectives of its 16 GPUs alone.
+  std::ofstream(folder.path() / "report.json")
+      << run("--model gpt2 --gpu h100 --nodes 2 --tp 1 --dp 16 --json", folder).out;
+  const CommandResult own = run(calibrate + "--from report.json", folder);
+  ASSERT_EQ(own.code, 0) << own.err;
+  EXPECT_THAT(own.out, HasSubstr("by the collectives of report.json"));
+  EXPECT_THAT(next(), HasSubstr(",16,8,"));
+  EXPECT_THAT(next(), Not(HasSubstr(",8,8,")));
+  std::ofstream(folder.path() / "other.json") << run("--model gpt2 --gpu a100 --json", folder).out;
+  EXPECT_THAT(run(calibrate + "--from other.json", folder).err, HasSubstr("other.json: the report is of dgx-a100"));
+}
+
 TEST(Calibrate, SaysWhatIsWrongWithKernels) {
   const ScratchFolder folder;
   const auto refused = [&](const std::string& csv, const std::string& flags) {
@@ -238,7 +269,6 @@ TEST(Calibrate, SaysWhatIsWrongWithKernels) {
   EXPECT_THAT(refused(header + row, "--gpu h100"), HasSubstr("no measurements are given"));
   EXPECT_THAT(refused(header + row + row + row, "--gpu h100 --kernels mine.csv --from none.json"),
               HasSubstr("none.json"));
-  EXPECT_THAT(refused(header + row, "--gpu h100 --collectives mine.csv --next n.csv"), HasSubstr("only with kernels"));
   EXPECT_THAT(run("calibrate --gpu h100 --kernels mine.csv", folder).err, HasSubstr("--output"));
   EXPECT_THAT(refused(header + row, "--gpu h100 --kernels mine.csv --collectives mine.csv"), HasSubstr("one of them"));
 }
