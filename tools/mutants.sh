@@ -81,8 +81,8 @@ compute and memory do not overlap|compute_model/src/families/tiled.cc|s@larger \
 idle power pays for products|compute_model/src/machine.cc|s@budget = watts - idle_watts@budget = watts@|unit_compute_model property_compute_model
 a window saves no time|compute_model/src/families/attention.cc|s@if (op.window > 0) {@if (op.window < 0) {@|unit_compute_model property_compute_model
 products include their quantization|compute_model/src/learned_model.cc|s@if (features.product_share == 1) return;@if (features.product_share <= 1) return;@|unit_compute_model property_compute_model
-a calibration corrects the wrong way|compute_model/src/kernel_calibration.cc|s@std::log(\*row.latency_ms \* 1e-3 / seconds)@std::log(seconds / (*row.latency_ms * 1e-3))@|unit_compute_model property_compute_model
-a measurement helps to forecast itself|compute_model/src/kernel_calibration.cc|s@weights(i) / inverse(i, i) + row.residual@weights(i) * kCalibrationScatter + row.residual@|unit_compute_model property_compute_model
+a calibration corrects the wrong way|compute_model/src/kernel_calibration.cc|s@std::log(latency_ms \* 1e-3 / seconds)@std::log(seconds / (latency_ms * 1e-3))@|unit_compute_model property_compute_model
+a measurement helps to forecast itself|compute_model/src/kernel_calibration.cc|s@weights(i) / inverse(i, i)@weights(i) * kCalibrationScatter@|unit_compute_model property_compute_model
 measured attention goes backward with four products|compute_model/src/families/attention.cc|s@3 \* width + 2 \* value@2 * width + 2 * value@|unit_compute_model property_compute_model
 queries are not padded to their block|compute_model/src/families/attention.cc|s@std::ceil(queries / kQueryBlock) \* kQueryBlock / queries;@std::max(kQueryBlock, queries) / queries;@|unit_compute_model property_compute_model
 served experts have one projection|compute_model/src/analytic_model.cc|s@rows, 2 \* d(o.intermediate), d(o.hidden)@rows, d(o.intermediate), d(o.hidden)@|unit_compute_model property_compute_model
@@ -91,7 +91,7 @@ power allows any tensor rate|compute_model/src/machine.cc|s@return std::min(bf16
 a stream is never found in L2|compute_model/src/machine.cc|s@std::clamp(2 \* resident_bytes - bytes, 0.0, bytes)@std::clamp(2 * resident_bytes - bytes, 0.0, 0.0)@|unit_compute_model property_compute_model
 the epilogue of a measured product hides|compute_model/src/learned_model.cc|s@estimate.seconds += kExposedEpilogue \* excess;@estimate.seconds += 0 * excess;@|unit_compute_model property_compute_model
 a batch takes as long as one product|compute_model/src/learned_model.cc|s@physics.seconds(like) / physics.seconds(measured)@physics.seconds(like) / physics.seconds(like)@|unit_compute_model property_compute_model
-few rows do not widen a calibration's interval|compute_model/src/kernel_calibration.cc|s@widen = 1 + 2 / number@widen = 1 + 0 / number@|unit_compute_model property_compute_model
+few rows do not widen a calibration's interval|compute_model/src/kernel_calibration.cc|s@widen = 1 + 2 / static@widen = 1 + 0 / static@|unit_compute_model property_compute_model
 a leaf of a tree is not shrunk|compute_model/src/learn/grow_trees.cc|s@double sum = 0, total = options_.ridge;@double sum = 0, total = 1e-6 * options_.ridge;@|unit_compute_model property_compute_model
 outliers pull at trees with all their size|compute_model/src/learn/grow_trees.cc|s@<= huber ? 1.0F : huber / std::abs(error)@<= huber ? 1.0F : std::min(1.0F, std::abs(error))@|unit_compute_model property_compute_model
 a split of a tree need not gain|compute_model/src/learn/grow_trees.cc|s@(high_mass + options_.ridge) - whole;@(high_mass + options_.ridge) - 0 * whole;@|unit_compute_model property_compute_model
@@ -306,6 +306,11 @@ one node has switches that fail|simulator/src/time_to_train.cc|s@if (network) ra
 a rack is one host|simulator/src/time_to_train.cc|s@std::min(node, static_cast<double>(kGpusOfAHost))@node@|unit_simulator
 what-if hurries the CPU|simulator/src/predict.cc|s@!std::holds_alternative<Operator>(item.work) .. item.host.any()@!std::holds_alternative<Operator>(item.work)@|unit_simulator
 fp16 alone is another kernel|simulator/src/training_clock.cc|s@kernels.forecast(kernel_of(op))@kernels.forecast(op)@|unit_simulator
+passes and layouts share a whole correction|compute_model/src/kernel_calibration.cc|s@kUnlike = 0.85@kUnlike = 1@|unit_compute_model
+wild kernels are used|compute_model/src/kernel_calibration.cc|s@kWild = 5@kWild = 1e9@|unit_compute_model
+errors of calibrations go below the floor|compute_model/src/kernel_calibration.cc|s@kMostCorrected), kernel.floor)@kMostCorrected), -99.0)@|unit_compute_model
+wild collectives are used|network_model/src/learn/collective_calibration.cc|s@kWild = 5@kWild = 1e9@|unit_network_model
+one size corrects all|network_model/include/ns_dist/collective_calibration.h|s@kFewestSizes = 3@kFewestSizes = 1@|unit_network_model
 a calibration has one interval|compute_model/src/kernel_calibration.cc|s@found.doubt = kNinety@found.doubt = 0 * kNinety@|unit_compute_model
 repeated rows count again|compute_model/src/kernel_calibration.cc|s@if (is_new) {@if (true) {@|unit_compute_model
 fused attention in fp32 is that of 16 bits|compute_model/src/families/attention.cc|s@if (is_single_precision(dtype)) return nullptr;@@|unit_compute_model
