@@ -255,12 +255,8 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
   if (shards_gradients(plan) || offloads_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
     const double stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1;
-    // Of two layers one has its gradients as they were made, the other as they are reduced: PyTorch copies a layer's
-    // into the input of its reduce-scatter, in the format of the reduction (torch/distributed/fsdp/_fully_shard,
-    // foreach_reduce).
-    const Bytes passing = whole * (each.weight * units::B + gradient_size(plan, shape.dtype)) / 2;
-    used.gradients = sums(stays * updated * sum) + passing;
-    if (detail) detail->whole_gradients = passing;
+    used.gradients = sums(stays * updated * sum) + whole * each.weight * units::B;
+    if (detail) detail->whole_gradients = whole * each.weight * units::B;
   } else {
     const Bytes buffer = (held.total() + padding) * gradient_size(plan, shape.dtype);
     used.gradients = sums(buffer);

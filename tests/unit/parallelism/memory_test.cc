@@ -265,8 +265,7 @@ TEST(Memory, LoraTrainsItsAdaptersAlone) {
   EXPECT_NEAR(stage().weights / B, 2 * ((adapters + frozen) / 8 + root + 2 * layer), 1);
 }
 
-// DeepSpeed's ZeRO-2 and 3 move gradients to the host with the optimizer, one GPU's, too: what is left are two layers',
-// one as it is made (2 bytes), one as it is reduced (4).
+// DeepSpeed's ZeRO-2 and 3 move gradients to the host with the optimizer, one GPU's, too: what is left are two layers'.
 // FSDP, ZeRO-1 and other frameworks keep them.
 TEST(Memory, OffloadedGradientsLeaveTheGpu) {
   const Model model = llama(32, 4096, 32, 32, 11008);
@@ -279,7 +278,7 @@ TEST(Memory, OffloadedGradientsLeaveTheGpu) {
                       .offload_optimizer = {1},
                       .offload_gradients = true};
     const auto gradients = [&] { return memory_budget(model, plan, training)->stages[0].gradients / B; };
-    EXPECT_NEAR(gradients(), (2 + 4) / 2.0 * (2 * layer + 2 * 32'000.0 * 4096 + 4096), 1);
+    EXPECT_NEAR(gradients(), 2 * (2 * layer + 2 * 32'000.0 * 4096 + 4096), 1);
     plan.offload_optimizer = {0.5};
     const double half = gradients();
     plan.offload_optimizer = {};
@@ -354,7 +353,7 @@ TEST(Memory, FirstGradientsTakeTheActivationsPlace) {
   plan.zero_library = ZeroLibrary::kFsdp2;
   const StageMemory twice = memory_budget(model, plan, {4, 1, 4096, Precision::kBf16})->stages[0];
   const StageMemory once = memory_budget(model, plan, {2, 1, 4096, Precision::kBf16})->stages[0];
-  const double whole = (2 + 4) / 2.0 * (root + 2 * layer), shards = 4 * all / 2;
+  const double whole = 2 * (root + 2 * layer), shards = 4 * all / 2;
   EXPECT_NEAR(twice.gradients / B, whole + shards, 1);
   EXPECT_EQ(once.activations, twice.activations);
   ASSERT_GT(once.activations / B, shards);
@@ -781,9 +780,8 @@ TEST(MemoryDetail, ManyPassesKeepTheirPeak) {
   EXPECT_EQ(stage.over_time.back().bytes, 0);
 }
 
-// What is whole beside the parts: embedding and loss, the layer that computes and those that are gathered ahead; without
-// resharding everything. A weight has 2 bytes. Half of the gradients have 2, as they are made, and half 4, as they are
-// reduced.
+// What is whole beside the parts, 2 bytes for each weight: embedding and loss, the layer that computes and those that
+// are gathered ahead; without resharding everything.
 TEST(MemoryDetail, WhatIsGatheredIsTheRootAndLayersUnderWay) {
   const Model model = llama(32, 4096, 32, 32, 11008);
   const Training training{64, 1, 4096, Precision::kBf16};
@@ -793,7 +791,7 @@ TEST(MemoryDetail, WhatIsGatheredIsTheRootAndLayersUnderWay) {
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
   StageMemoryDetail stage = detail_of(model, plan, training)[0];
   EXPECT_NEAR(stage.gathered_weights / B, 2 * (root + 2 * layer), 8);
-  EXPECT_NEAR(stage.whole_gradients / B, (2 + 4) / 2.0 * (root + 2 * layer), 8);
+  EXPECT_NEAR(stage.whole_gradients / B, 2 * (root + 2 * layer), 8);
   plan.prefetch = 0;
   EXPECT_NEAR(detail_of(model, plan, training)[0].gathered_weights / B, 2 * (root + layer), 8);
   plan.prefetch = 4;

@@ -464,7 +464,7 @@ TEST(SharedWeights, OfDualPipeAreSummedByTheirShares) {
 }
 
 // Bytes a parameter with 8 replicas: weights 2, gradients 4, optimizer 12, whichever are shared; and, whole, two layers
-// under way, embedding and loss: half of their gradients as they are made (2), half as they are reduced (4).
+// under way, embedding and loss.
 TEST(SharedWeights, LeaveAnEighthOfTheState) {
   const Model model = llama(64, 512, 8, 8, 1024);
   const Training training{32, 1, 256, Precision::kBf16};
@@ -475,8 +475,8 @@ TEST(SharedWeights, LeaveAnEighthOfTheState) {
   };
   const double all = padded_parameters(model), whole = all - 64 * layer + 2 * layer;
   EXPECT_NEAR(state(ZeroStage::kOptimizer), all * (6 + 12 / 8.0), 1);
-  EXPECT_NEAR(state(ZeroStage::kGradients), all * (2 + 16 / 8.0) + whole * (2 + 4) / 2, 1);
-  EXPECT_NEAR(state(ZeroStage::kParameters), all * 18 / 8.0 + whole * (2 + (2 + 4) / 2.0), 1);
+  EXPECT_NEAR(state(ZeroStage::kGradients), all * (2 + 16 / 8.0) + whole * 2, 1);
+  EXPECT_NEAR(state(ZeroStage::kParameters), all * 18 / 8.0 + whole * 4, 1);
 }
 
 // PyTorch's FSDP: a shard has weight, gradient and two moments in fp32. In a pipeline, FSDP2 holds whole weights and
@@ -491,10 +491,10 @@ TEST(SharedWeights, OfFsdpAreTheMasterWeights) {
     const StageMemory memory = memory_budget(model, plan, training)->stages[stage];
     return (memory.weights + memory.gradients + memory.optimizer) / B;
   };
-  EXPECT_NEAR(state(0), all * 16 / 8.0 + whole * (2 + (2 + 4) / 2.0), 1);
+  EXPECT_NEAR(state(0), all * 16 / 8.0 + whole * 4, 1);
   // The host has the optimizer's share of them; a pass still gathers from the GPU's, in 16 bits.
   plan.offload_optimizer.value = 1;
-  EXPECT_NEAR(state(0), all * (2 + 4) / 8.0 + whole * (2 + (2 + 4) / 2.0), 1);
+  EXPECT_NEAR(state(0), all * (2 + 4) / 8.0 + whole * 4, 1);
   plan.offload_optimizer.value = 0;
   plan.passes = Passes::kForward;
   EXPECT_NEAR(state(0), all * 4 / 8.0 + whole * 2, 1);
