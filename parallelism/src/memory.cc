@@ -252,6 +252,8 @@ void add_state(const Shape& shape, const RankParameters& held, const RankParamet
     }
     return max(max(Bytes(), whole_sums - used.activations), beside);
   };
+  // Embedding and logits are counted as whole at the same time. Under FSDP2 they are not, but there a layer's gradients
+  // have a copy in the format of the reduction (foreach_reduce), which is not counted and about as large.
   if (shards_gradients(plan) || offloads_gradients(plan)) {
     const Bytes sum = has_fp32_shards(plan) ? size_of(DType::kFp32) : gradient_size(plan, shape.dtype);
     const double stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1;
