@@ -529,14 +529,18 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
 
 }  // namespace
 
-std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+std::string models_text(const std::vector<SearchCase>& cases) {
   std::vector<std::string> models;
   for (const SearchCase& each : cases) {
     if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
       models.push_back(each.base.model.name);
   }
+  return fmt::format("{}", fmt::join(models, "; "));
+}
+
+std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const TableColumns columns = columns_of(cases, goals);
-  std::string page = style.bold(joined(models)) + "\n" + style.bold(table_heading(columns, goals)) + "\n";
+  std::string page = style.bold(models_text(cases)) + "\n" + style.bold(table_heading(columns, goals)) + "\n";
   for (const SearchCase& each : cases) page += table_line(each, columns, cases, goals);
   return page + table_notes(columns, cases, goals, style) + best_text(cases, goals, style);
 }

@@ -17,6 +17,7 @@ std::string command_of(const SearchAnswer& answer, const std::optional<std::stri
 std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& goals);
 // "fastest, simplest to run"
 std::string joined(const std::vector<std::string>& texts);
+std::string models_text(const std::vector<SearchCase>& cases);  // "Llama 3 8B, 8 layers; Llama 3 8B, 16 layers"
 // "tp 8 pp 4 dp 2"
 std::string plan_text(const ParallelPlan& plan);
 // "nvlink-4 450 GB/s"

@@ -183,13 +183,14 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
 std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals& goals, const std::string& command) {
   std::string title = "Plans", question = "<dl>\n", body;
   if (!cases.empty()) {
-    const Scenario& base = cases.front().base;
-    title = "Plans for " + base.model.name;
+    title = "Plans for " + models_text(cases);
     question += row("Work", html(work_text(cases, goals)));
     if (const std::string asked = goals_text(goals); !asked.empty()) question += row("Asked", html(asked));
+    std::set<std::string> machines;  // of several works on one machine, once
     for (const SearchCase& each : cases) {
-      question += row("Machine", typeset(fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
-                                                     cluster_text(each.base.cluster))));
+      const std::string machine = fmt::format("{} x {}, {}", with_commas(each.gpus), each.base.cluster.gpu.name,
+                                              cluster_text(each.base.cluster));
+      if (machines.insert(machine).second) question += row("Machine", typeset(machine));
     }
   }
   if (cases.size() > 1) {

@@ -947,8 +947,15 @@ TEST(SearchCommand, AnyFlagOfTheWorkTakesAList) {
   ASSERT_EQ(steps.size(), 4u);
   EXPECT_LT(steps.at({"6", "2 us"}), steps.at({"12", "2 us"}));
   EXPECT_LT(steps.at({"12", "2 us"}), steps.at({"12", "50 us"}));
-  const CommandResult text = run_command("ns-dist search " + flags);
+  const ScratchFolder folder;
+  const CommandResult text = run_command("ns-dist search " + flags + " --report page.html", folder.path());
   EXPECT_THAT(text.out, AllOf(HasSubstr("  layers  launch-cost "), HasSubstr("  12      50 us ")));
+  const std::string page = read_text(folder.path() / "page.html");
+  const std::string title = "<h1>Plans for GPT-2 124M (small), 6 layers; GPT-2 124M (small)</h1>";
+  EXPECT_THAT(page, HasSubstr(title));
+  const std::size_t machine = page.find("<dt>Machine</dt>");
+  EXPECT_NE(machine, std::string::npos);
+  EXPECT_EQ(page.find("<dt>Machine</dt>", machine + 1), std::string::npos) << "one machine is named once";
   // Of these alone the commas belong to one value: the help tells them.
   EXPECT_THAT(run_command("ns-dist search --help").out,
               HasSubstr("but not --calibration, --kernel-calibration, --overlap, --cuda-graphs, --stage-speed."));
