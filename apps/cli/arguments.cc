@@ -64,19 +64,22 @@ std::size_t end_of_file(const std::string& from) {
 
 // What `read(json, path, plan)` reads of the report that --from names.
 template <class Read>
-auto read_from(std::string path, const Read& read) -> decltype(read(path, path, std::size_t{1})) {
+auto read_from(const WorkFlags& flags, const Read& read) -> decltype(read(*flags.from, *flags.from, std::size_t{1})) {
+  std::string path = *flags.from;
   std::size_t plan = 1;  // of a search's answer
   if (const std::size_t mark = end_of_file(path); mark < path.size()) {
     NS_TRY(const std::int64_t number, read_count(std::string_view(path).substr(mark + 1), "--from", 1, 1'000));
     plan = static_cast<std::size_t>(number);
     path.resize(mark);
   }
-  NS_TRY(const std::string text,
-         read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json, or a page of --report"));
-  return read(report_in_page(text), path, plan);
+  if (!flags.report) {
+    NS_TRY(flags.report,
+           read_text(path, 64 * kMebibyte, "--from", "a report of ns-dist simulate --json, or a page of --report"));
+  }
+  return read(report_in_page(*flags.report), path, plan);
 }
 
-Result<Scenario> read_base(const std::string& path) { return read_from(path, read_scenario); }
+Result<Scenario> read_base(const WorkFlags& flags) { return read_from(flags, read_scenario); }
 
 // What to write for a flag that simulate or search has, and this command not. "": neither has it.
 std::string elsewhere(std::string_view command, std::string_view flag) {
@@ -303,20 +306,20 @@ std::vector<std::string> inputs_of(const WorkFlags& flags) {
 
 Result<std::optional<Scenario>> read_base_of(const WorkFlags& flags) {
   if (!flags.from) return std::optional<Scenario>();
-  NS_TRY(Scenario base, read_base(*flags.from));
+  NS_TRY(Scenario base, read_base(flags));
   return std::optional<Scenario>(std::move(base));
 }
 
 Result<std::map<std::string, std::string>> read_asked_of(const WorkFlags& flags) {
   if (!flags.from) return std::map<std::string, std::string>();
-  return read_from(*flags.from, read_asked);
+  return read_from(flags, read_asked);
 }
 
 Result<Scenario> read_scenario_of(const WorkFlags& flags) {
   NS_TRY(const ScenarioSpec spec, read_spec(flags));
   const Catalog catalog = Catalog::standard();
   if (!flags.from) return resolve(spec, catalog);
-  NS_TRY(const Scenario base, read_base(*flags.from));
+  NS_TRY(const Scenario base, read_base(flags));
   auto changed = resolve(spec, catalog, &base);
   if (changed) warn_of_left_links(base, *changed, catalog);
   return changed;

@@ -41,6 +41,7 @@ Result<T> named_by(const char* flag, Result<T> found) {
 struct WorkFlags {
   std::map<std::string_view, std::optional<std::string>> texts;  // by field
   std::optional<std::string> from;
+  mutable std::optional<std::string> report = {};  // its text, once read: a pipe is read once
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but = "");  // all but the field `but`

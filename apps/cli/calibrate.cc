@@ -111,8 +111,8 @@ void warn_if_worse(std::string_view what, double before, double after) {
   constexpr double kVisible = 0.0005;  // of what is printed
   if (!(after > before + kVisible)) return;
   warn(
-      fmt::format("the correction of {} makes its own rows worse: {:.1f} % before, {:.1f} % after; do without it, or "
-                  "measure more rows",
+      fmt::format("rows of {} that the correction does not know are forecast worse with it: {:.1f} % before, {:.1f} % "
+                  "after; do without it, or measure more rows",
                   what, 100 * before, 100 * after));
 }
 
@@ -274,7 +274,7 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
 // What to measure next; --next has it as a table.
 Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& cluster, const NetworkCalibration& curves,
                              std::span<const Scenario> steps) {
-  if (steps.empty()) return Calibrated{};
+  if (steps.empty()) return Calibrated{{}, nlohmann::ordered_json::object()};
   NS_TRY(const CollectiveAdvice advice, next_collectives(steps, curves, kAdvised / 2));
   std::string text = fmt::format("What to measure next, by the collectives of {}: up to {:.0f} % longer now\n",
                                  text_of_steps(request, steps.size()), 100 * advice.interval);
@@ -287,10 +287,12 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& clu
     const bool has_curve = std::any_of(curves.curves.begin(), curves.curves.end(), [&, &row = row](const auto& curve) {
       return curve.kind == row.kind && curve.ranks == row.ranks && curve.ranks_per_node == row.gpus_per_node;
     });
-    // With smaller sizes, where it would be the only one.
-    for (std::size_t left = has_curve ? 1 : kFewestSizes; left > 0; --left) {
+    // With smaller sizes, or larger ones of a few bytes, where it would be the only one.
+    constexpr double kLeast = 1024;  // bytes
+    const double step = row.size / units::B < kLeast ? 4 : 0.25;
+    for (std::size_t more = has_curve ? 1 : kFewestSizes; more > 0; --more) {
       table += fmt::format("{},{},{},{},{}\n", csv_cell(cluster.id), name_of(row.kind), row.ranks, row.gpus_per_node,
-                           std::ceil(row.size / units::B / std::pow(4, left - 1)));
+                           std::ceil(row.size / units::B * std::pow(step, more - 1)));
     }
     next.push_back({{"collective", name_of(row.kind)},
                     {"ranks", row.ranks},
@@ -299,7 +301,9 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& clu
                     {"share", share},
                     {"interval", interval}});
   }
-  if (advice.rows.empty()) text += "  nothing: all were measured\n";
+  if (advice.rows.empty()) {
+    text += advice.interval > 0 ? "  nothing: all were measured\n" : "  nothing: these steps have no collectives\n";
+  }
   if (!request.next.empty()) {
     NS_TRY_VOID(write_text(request.next, table));
     text += fmt::format("  in {}; with smaller sizes of what was not measured, for a correction needs {}\n",
@@ -315,6 +319,10 @@ Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
   inputs.push_back(request.collectives);
   NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
   NS_TRY(const std::vector<Scenario> steps, steps_on(request, cluster));
+  if (steps.empty() && !request.next.empty()) {
+    return fail({ErrorCode::kUsage, fmt::format("none of the typical steps runs on {}", cluster.id), "--next",
+                 "a step whose collectives decide what to measure", "write --from REPORT, too"});
+  }
   NS_TRY(std::vector<MeasuredCollective> rows, read_rows(request, cluster));
   NS_TRY(const CollectiveCalibration calibrated, calibrate_collectives(cluster, std::move(rows), request.collectives));
   for (const std::string& note : calibrated.notes) warn(note);

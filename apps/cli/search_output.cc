@@ -424,7 +424,7 @@ std::string table_notes(const TableColumns& columns, const std::vector<SearchCas
     return fastest != nullptr && is_tight(fastest->report);
   });
   if (some_tight) page += "  tight: may run out of memory\n";
-  if (!cases.empty() && cases.back().result.interrupted) {
+  if (!cases.empty() && cases.back().result.interrupted && !cases.back().result.answers.empty()) {
     page +=
         style.red("  interrupted: the last line is the best so far, and what comes behind it was not searched") + "\n";
   }
@@ -515,7 +515,7 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
   if (goals.budget && best.most_gpus_in_budget == nullptr) {
     page += "\n" + style.red("The budget buys none of these") + "\n";
   }
-  if (goals.deadline && best.fewest_gpus_in_time == nullptr) {
+  if (goals.deadline && best.fewest_gpus_in_time == nullptr && best.fastest != nullptr) {
     page += "\n" + style.red(goals.finds_size ? "None of the sizes that were tried is in time"
                                               : "No cluster of these is in time");
     const auto time = best.fastest == nullptr ? std::nullopt : training_of(*best.fastest, goals);
@@ -535,7 +535,9 @@ std::string models_text(const std::vector<SearchCase>& cases) {
     if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
       models.push_back(each.base.model.name);
   }
-  return fmt::format("{}", fmt::join(models, "; "));
+  constexpr std::size_t kMostShown = 6;
+  if (models.size() <= kMostShown) return fmt::format("{}", fmt::join(models, "; "));
+  return fmt::format("{} to {} ({} models)", models.front(), models.back(), models.size());
 }
 
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {

@@ -187,7 +187,8 @@ Process process_of(const std::vector<Observation>& kernels) {
 }
 
 // Variance of rows of one kernel, which wild ones do not widen: the median of the squares of how far rows are from the
-// middle of their kernel's. Of two rows either may be wild, so it is no more than that of 30 %.
+// middle of their kernel's, over that of a normal distribution. Of two rows either may be wild, so it is no more than
+// that of 30 %.
 double usual_scatter(const std::vector<Observation>& kernels) {
   constexpr double kMost = 0.3 * 0.3;
   const auto middle = [](std::vector<double> values) {
@@ -202,7 +203,8 @@ double usual_scatter(const std::vector<Observation>& kernels) {
     const double center = middle(rows);
     for (const double row : rows) squares.push_back((row - center) * (row - center));
   }
-  return squares.empty() ? 0 : std::min(middle(squares), kMost);
+  constexpr double kOfNormal = 0.6745 * 0.6745;
+  return squares.empty() ? 0 : std::min(middle(squares) / kOfNormal, kMost);
 }
 
 // Takes out the rows that nothing explains, the wildest first: what a row took beyond what the other kernels say is

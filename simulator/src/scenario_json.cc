@@ -431,6 +431,10 @@ Result<std::map<std::string, std::string>> read_asked(std::string_view json, con
   NS_TRY(const ordered_json root, read_report(json, where, plan));
   std::map<std::string, std::string> asked;
   if (!root.is_object() || !root.contains("asked")) return asked;
+  if (!root["asked"].is_object()) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("{} is no object", json_excerpt(root["asked"])),
+                 where + "#/asked", "flags with their texts, as {\"tokens\": \"15T\"}"});
+  }
   for (const auto& [name, text] : root["asked"].items()) {
     if (!text.is_string()) {
       return fail({ErrorCode::kInvalidInput, fmt::format("{} is no text", json_excerpt(text)),

@@ -373,9 +373,10 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
     if (group == plan.pp) return;
     found.push_back(
         {"microbatch_group",
-         fmt::format("{} microbatches in groups of {} stages leave {}: Megatron-Core asks for larger groups, "
-                     "as forecast here, by --microbatch-group-size-per-vp-stage {}",
-                     report.microbatches, plan.pp, report.microbatches % plan.pp, group)});
+         fmt::format(
+             "{} microbatches in groups of {}, as many as stages, leave a group of {}: forecast in groups of {}, "
+             "for which Megatron-Core asks as --microbatch-group-size-per-vp-stage {}",
+             report.microbatches, plan.pp, report.microbatches % plan.pp, group, group)});
   }
 }
 

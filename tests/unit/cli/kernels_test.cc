@@ -216,7 +216,9 @@ TEST_F(Kernels, CorrectionsThatHarmAreWarnedOf) {
   write("mine.csv", measured);
   const CommandResult result = run("calibrate --gpu h100 --kernels mine.csv --output mine.json");
   EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.err, ContainsRegex("warning: the correction of gemm bf16 makes its own rows worse")) << result.out;
+  EXPECT_THAT(result.err,
+              ContainsRegex("warning: rows of gemm bf16 that the correction does not know are forecast worse with it"))
+      << result.out;
 }
 
 }  // namespace

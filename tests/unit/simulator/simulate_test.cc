@@ -922,8 +922,10 @@ TEST(Simulate, SaysWhichGroupsOfMicrobatchesMegatronAsksFor) {
     scenario.training.global_batch = microbatches * scenario.plan.dp * scenario.training.micro_batch;
     return messages_of(scenario, "microbatch_group");
   };
-  EXPECT_THAT(told(8, 12), ElementsAre("12 microbatches in groups of 8 stages leave 4: Megatron-Core asks for larger "
-                                       "groups, as forecast here, by --microbatch-group-size-per-vp-stage 12"));
+  EXPECT_THAT(told(8, 12),
+              ElementsAre("12 microbatches in groups of 8, as many as stages, leave a group of 4: forecast in "
+                          "groups of 12, for which Megatron-Core asks as "
+                          "--microbatch-group-size-per-vp-stage 12"));
   EXPECT_THAT(told(6, 15), ElementsAre(HasSubstr("--microbatch-group-size-per-vp-stage 8")));
   EXPECT_THAT(told(8, 16), IsEmpty());
   EXPECT_THAT(told(8, 8), IsEmpty());
