@@ -229,7 +229,7 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
   const bool has_nodes = inside == cluster.levels.size() || is_network(cluster.levels[inside].fabric.kind);
   for (MeasuredCollective& m : rows) {
     const std::int64_t full = std::min(m.row.ranks, cluster.gpus_per_node());
-    if (has_nodes && m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
+    if (has_nodes && full > 0 && m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
   }
   const Calibrator calibrator(cluster);
   NS_TRY(const std::vector<double> uncorrected, calibrator.errors(rows, nullptr));
