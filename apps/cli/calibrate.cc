@@ -306,8 +306,8 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& clu
   }
   if (!request.next.empty()) {
     NS_TRY_VOID(write_text(request.next, table));
-    text += fmt::format("  in {}; with smaller sizes of what was not measured, for a correction needs {}\n",
-                        request.next, kFewestSizes);
+    text += fmt::format("  in {}; with more sizes of what was not measured, for a correction needs {}\n", request.next,
+                        kFewestSizes);
   }
   return Calibrated{std::move(text), {{"interval", advice.interval}, {"next", std::move(next)}}};
 }

@@ -21,7 +21,7 @@ struct CollectiveAdvice {
   std::vector<NextCollective> rows;  // the one with the largest part of it first; none that `curves` measured
 };
 
-// Of collectives that differ by less than a factor of two in size the largest one stands for all.
+// Collectives of similar size (within a factor of two) are one row: the largest of them.
 Result<CollectiveAdvice> next_collectives(std::span<const Scenario> steps, const NetworkCalibration& curves,
                                           std::size_t most);
 

@@ -20,6 +20,15 @@ namespace {
 
 constexpr std::size_t kMostReasons = 6;
 
+// All of them, or the first, the last and how many.
+std::string some_of(const std::vector<std::string>& texts, std::string_view between, std::string_view what) {
+  constexpr std::size_t kMostShown = 6;
+  if (texts.size() <= kMostShown) return fmt::format("{}", fmt::join(texts, between));
+  return fmt::format("{} to {} ({} {})", texts.front(), texts.back(), with_commas(std::ssize(texts)), what);
+}
+
+bool asks_energy(const SearchGoals& goals) { return goals.tokens || goals.objective == Objective::kEnergy; }
+
 double headroom(const Report& report) {
   return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
 }
@@ -162,9 +171,7 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
     if (texts.empty()) {
       for (const SearchCase& each : cases) add(std::string(text(each.base.training)));
     }
-    constexpr std::size_t kMostShown = 6;
-    if (texts.size() <= kMostShown) return fmt::format("{}", fmt::join(texts, " or "));
-    return fmt::format("{} to {} ({} values)", texts.front(), texts.back(), with_commas(std::ssize(texts)));
+    return some_of(texts, " or ", "values");
   };
   // One document a sequence is as long as that.
   const auto document = [](const Training& t) {
@@ -236,7 +243,7 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
                         time->spare_nodes > 0 ? ", with those of spare nodes" : "");
   }
   const auto energy = energy_of(answer, goals);
-  const bool shows_energy = energy && (goals.tokens || goals.objective == Objective::kEnergy);
+  const bool shows_energy = energy && asks_energy(goals);
   if (page.empty() && (shows_energy || cost_of(answer, goals))) {
     page += fmt::format("\n{}\n", style.bold(fmt::format("With {}", with)));
   }
@@ -363,8 +370,7 @@ TableColumns columns_of(const std::vector<SearchCase>& cases, const SearchGoals&
   const bool has_price = std::any_of(cases.begin(), cases.end(), [&](const SearchCase& each) {
     return price_of(each.base.cluster.gpu, goals).has_value();
   });
-  const bool has_energy = goals.objective == Objective::kEnergy || goals.tokens;
-  return {goals.tokens.has_value(), has_energy, has_price, columns_that_differ(cases, goals)};
+  return {goals.tokens.has_value(), asks_energy(goals), has_price, columns_that_differ(cases, goals)};
 }
 
 // The GPU, and a cell of each column that differs: those of the heading, or of a case.
@@ -518,7 +524,7 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
   if (goals.deadline && best.fewest_gpus_in_time == nullptr && best.fastest != nullptr) {
     page += "\n" + style.red(goals.finds_size ? "None of the sizes that were tried is in time"
                                               : "No cluster of these is in time");
-    const auto time = best.fastest == nullptr ? std::nullopt : training_of(*best.fastest, goals);
+    const auto time = training_of(*best.fastest, goals);
     if (time) page += fmt::format("; the soonest takes {}", long_time(time->total));
     if (time && goals.finds_size && batch_limits(*best.fastest, cases, goals))
       page += "; more GPUs help little with this --global-batch: try a larger one";
@@ -535,9 +541,7 @@ std::string models_text(const std::vector<SearchCase>& cases) {
     if (std::find(models.begin(), models.end(), each.base.model.name) == models.end())
       models.push_back(each.base.model.name);
   }
-  constexpr std::size_t kMostShown = 6;
-  if (models.size() <= kMostShown) return fmt::format("{}", fmt::join(models, "; "));
-  return fmt::format("{} to {} ({} models)", models.front(), models.back(), models.size());
+  return some_of(models, "; ", "models");
 }
 
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {

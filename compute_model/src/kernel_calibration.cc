@@ -13,6 +13,7 @@
 
 #include "analytic_model.h"
 #include "calibration.h"
+#include "ns_dist/error_figures.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/operator_text.h"
@@ -191,20 +192,16 @@ Process process_of(const std::vector<Observation>& kernels) {
 // that of 30 %.
 double usual_scatter(const std::vector<Observation>& kernels) {
   constexpr double kMost = 0.3 * 0.3;
-  const auto middle = [](std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-  };
   std::vector<double> squares;
   for (const Observation& kernel : kernels) {
     if (kernel.rows.size() < 2) continue;
     std::vector<double> rows;
     for (const MeasuredRow& row : kernel.rows) rows.push_back(row.beyond);
-    const double center = middle(rows);
+    const double center = median_of(rows);
     for (const double row : rows) squares.push_back((row - center) * (row - center));
   }
   constexpr double kOfNormal = 0.6745 * 0.6745;
-  return squares.empty() ? 0 : std::min(middle(squares) / kOfNormal, kMost);
+  return std::min(median_of(std::move(squares)) / kOfNormal, kMost);
 }
 
 // Takes out the rows that nothing explains, the wildest first: what a row took beyond what the other kernels say is

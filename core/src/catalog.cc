@@ -12,6 +12,7 @@
 #include "ns_dist/files.h"
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/lower_case.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -44,14 +45,6 @@ KindName name_of(CatalogKind kind) {
       break;
   }
   return {"models", "model", "an id of `ns-dist list models` or a JSON file, or a folder with config.json"};
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
 }
 
 // Config files are a few kilobytes; anything far beyond was given by mistake.
@@ -145,9 +138,9 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   if (name.size() > kLongestName) return "";
   std::string best;
   std::size_t best_score = std::string::npos;
-  const std::string wanted = lower(name);
+  const std::string wanted = lower_case(name);
   for (const std::string& candidate : candidates) {
-    const std::string known = lower(candidate);
+    const std::string known = lower_case(candidate);
     std::vector<std::vector<std::size_t>> rows(wanted.size() + 1, std::vector<std::size_t>(known.size() + 1));
     for (std::size_t i = 0; i <= wanted.size(); ++i) {
       for (std::size_t j = 0; j <= known.size(); ++j) {
@@ -278,7 +271,7 @@ Result<Catalog::Source> Catalog::find(CatalogKind kind, std::string_view referen
     }
     return fail({ErrorCode::kNotFound, "", ""});
   };
-  const std::string wanted = lower(reference);
+  const std::string wanted = lower_case(reference);
   if (auto found = by_id(wanted); found || !found.error().message.empty()) return found;
 
   std::vector<std::string> known;

@@ -52,8 +52,7 @@ Unexplained unexplained(const Scenario& scenario) {
     return rest;
   }
   if (scenario.compared_with.empty()) return kNotCompared[kind];
-  const ParallelPlan& plan = scenario.plan;
-  const double gpus = static_cast<double>(plan.tp * plan.cp) * static_cast<double>(plan.pp * plan.dp);
+  const double gpus = static_cast<double>(rank_count(scenario.plan).value_or(0));
   if (gpus <= kMostCompared) return kCompared[kind];
   const double way = std::min(1.0, std::log2(gpus / kMostCompared) / kDoublings);
   const Unexplained &near = kCompared[kind], &far = kNotCompared[kind];

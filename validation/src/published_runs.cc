@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
 #include <initializer_list>
 #include <iterator>
@@ -14,6 +13,7 @@
 #include "ns_dist/balanced_layout.h"
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/session.h"
@@ -40,11 +40,7 @@ struct Named {
 };
 
 // The first word in lower case: "mpt" of "MPT 13b".
-std::string first_word(std::string_view text) {
-  std::string word(text.substr(0, text.find(' ')));
-  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
-  return word;
-}
+std::string first_word(std::string_view text) { return lower_case(text.substr(0, text.find(' '))); }
 
 Model read_collected_model(JsonReader& reader, const Named& named) {
   foreign(reader);

@@ -75,6 +75,9 @@ std::string measured_elsewhere(const NetworkCalibration& calibration, std::span<
 // curve of this cluster has another link than the cluster now. Empty where none does.
 std::string measured_on_other_links(const NetworkCalibration& calibration, const Cluster& cluster);
 
+// Of each node, where so many ranks fill nodes one after the other.
+std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks);
+
 struct NetworkFitOptions {
   std::string source = "";
   bool for_one_cluster = false;  // curves hold for the measured clusters only (by id), not for all of the same kind

@@ -36,7 +36,6 @@ Cost cost(const Call& call, Protocol protocol) {
     const auto parts = static_cast<double>(tier.all_parts);
     const double hop = of(link.network() && one_each ? link.tree_hop : link.ring_hop, protocol);
     path += (parts - reached) * (link.network() ? hop : std::max(hop, overhead));
-    // Of a closed ring each rank sends to one other, of one that goes on outside all but the last do so.
     // A closed ring through m ranks of a mesh uses m of its m (m - 1) links, one that goes on outside a link less.
     const auto inside = static_cast<double>(tier.parts);
     const bool goes_on = link.mesh > 0 && tier.parts > 1 && i + 1 < call.placement->tier_count;

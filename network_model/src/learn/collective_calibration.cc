@@ -144,6 +144,12 @@ void take_out_few(Rows& rows, std::vector<std::string>& notes) {
   }
 }
 
+// `beyond`: ln(measured / what the others suggest).
+std::string unlike_others(const MeasuredCollective& m, double beyond) {
+  return fmt::format("{}: left out, because it takes {:.3g} times as long as the other rows suggest", m.place,
+                     std::exp(beyond));
+}
+
 // Takes out what is no time of such a collective, whatever the cluster: thirty times as long, or as short, against the
 // forecast as the middle row of its group. Of wild rows so far off any number below a half is found at once. `off`: by
 // row, ln(measured / uncorrected forecast). Chosen, not fitted.
@@ -157,8 +163,7 @@ void take_out_gross(Rows& rows, const std::vector<double>& off, std::vector<std:
     if (std::abs(beyond) <= kGross) {
       kept.push_back(std::move(rows[i]));
     } else {
-      notes.push_back(fmt::format("{}: left out, because it takes {:.3g} times as long as the other rows suggest",
-                                  rows[i].place, std::exp(beyond)));
+      notes.push_back(unlike_others(rows[i], beyond));
     }
   }
   rows = std::move(kept);
@@ -179,17 +184,16 @@ Result<std::vector<double>> take_out_wild(const Calibrator& calibrator, Rows& ro
       const auto [known, is_new] = wildest.try_emplace(group_of(rows[i]), i);
       if (!is_new && left_out.wild[i] > left_out.wild[known->second]) known->second = i;
     }
-    if (!wildest.empty() && round == kMostRounds) {
+    if (wildest.empty()) return left_out.errors;
+    if (round == kMostRounds) {
       notes.push_back("more rows than were left out take another time than the others suggest: measure them anew");
       return left_out.errors;
     }
-    if (wildest.empty()) return left_out.errors;
     std::vector<std::size_t> out;
     for (const auto& [group, i] : wildest) out.push_back(i);
     std::sort(out.begin(), out.end(), std::greater<>());
     for (const std::size_t i : out) {
-      notes.push_back(fmt::format("{}: left out, because it takes {:.3g} times as long as the other rows suggest",
-                                  rows[i].place, std::exp(left_out.errors[i])));
+      notes.push_back(unlike_others(rows[i], left_out.errors[i]));
       rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(i));
     }
     take_out_few(rows, notes);
@@ -225,11 +229,9 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
   constexpr double kMostOff = 20;  // times as long as forecast, or as short: the middle row of a table in another unit
   if (rows.empty()) return fail(bad_table(where, "no rows", "measured collectives"));
   // Full nodes are those of rows that say nothing.
-  const std::size_t inside = cluster.node_levels();
-  const bool has_nodes = inside == cluster.levels.size() || is_network(cluster.levels[inside].fabric.kind);
   for (MeasuredCollective& m : rows) {
-    const std::int64_t full = std::min(m.row.ranks, cluster.gpus_per_node());
-    if (has_nodes && full > 0 && m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
+    const std::int64_t full = ranks_of_full_nodes(cluster, m.row.ranks);
+    if (m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
   }
   const Calibrator calibrator(cluster);
   NS_TRY(const std::vector<double> uncorrected, calibrator.errors(rows, nullptr));

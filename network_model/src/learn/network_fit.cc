@@ -365,10 +365,14 @@ std::int64_t node_size(const Cluster& cluster) {
   return node;
 }
 
+}  // namespace
+
 std::int64_t ranks_of_full_nodes(const Cluster& cluster, std::int64_t ranks) {
   const std::int64_t node = node_size(cluster);
   return node == 0 ? ranks : std::min(ranks, node);
 }
+
+namespace {
 
 // Adds a measurement inside a node, or `across` nodes, to its group. False: it tells nothing of the network, because
 // what stays in a node takes longer there. Without `groups`, only fills `over_nodes`, which decides it for a group.
