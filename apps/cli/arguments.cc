@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "ns_dist/files.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/printable.h"
 #include "ns_dist/kernel_calibration.h"
 #include "report_page.h"
@@ -251,7 +252,7 @@ Result<unsigned> read_threads(const std::string& text) {
 }
 
 Result<Mode> read_mode(std::string_view text) {
-  if (const auto mode = enumerator_from_name<Mode>(text)) return *mode;
+  if (const auto mode = enumerator_from_name<Mode>(lower_case(text))) return *mode;
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained"});
 }
 

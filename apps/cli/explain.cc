@@ -12,6 +12,7 @@
 #include "explanation_text.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/simulator.h"
 #include "tables.h"
@@ -493,6 +494,10 @@ int explain_command(int argc, const char* const* argv) {
   if (argc > 0 && std::string_view(argv[0]) == "collective") --argc, ++argv;
   if (const auto done = parse(app, argc, argv)) return *done;
 
+  // Names have any case. `shape` may be the name of an unknown operator.
+  for (std::string* name : {&request.subject, &request.pass, &request.mode, &request.layout, &request.library}) {
+    *name = lower_case(*name);
+  }
   for (const Result<void>& good :
        {check_name<Pass>("--pass", request.pass), check_name<Mode>("--mode", request.mode),
         request.layout.empty() ? Result<void>() : check_name<GemmLayout>("--layout", request.layout)}) {

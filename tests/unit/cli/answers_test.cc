@@ -271,6 +271,8 @@ TEST(Answers, NamesHaveAnyCase) {
     return std::pair(found["space"].get<int>(), found["plans"][0]["command"].get<std::string>());
   };
   EXPECT_EQ(plans("1F1B,gpipe,1f1b"), plans("1f1b,gpipe"));
+  EXPECT_EQ(answered("explain GEMM 4096x4096x8192 --layout NT --mode Sustained --pass FORWARD --gpu H100").out,
+            answered("explain gemm 4096x4096x8192 --layout nt --mode sustained --pass forward --gpu h100").out);
 }
 
 // What was asked beside the work is asked again, with the prices of the time, where no flag says it otherwise.

@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -847,7 +848,9 @@ TEST(SearchCommand, AnInterruptedTableSaysSo) {
   const CommandResult result =
       run_command("timeout --preserve-status -s INT 1 ns-dist search --gpu a100 --gpus 1024..4096");
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("  interrupted: the last line is the best so far"));
+  // A busy machine may not have timed a plan in a second.
+  EXPECT_THAT(result.out, AnyOf(HasSubstr("  interrupted: the last line is the best so far"),
+                                HasSubstr("  interrupted before a plan was timed")));
 }
 
 TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
