@@ -13,6 +13,8 @@
 #include <tuple>
 #include <utility>
 
+#include "ns_dist/error_figures.h"
+
 namespace ns_dist {
 namespace {
 
@@ -28,12 +30,6 @@ auto collective_of(const MeasuredCollective& m) {
 std::string text_of_group(const CollectiveRow& row) {
   return fmt::format("{} of {} ranks{}", name_of(row.kind), row.ranks,
                      row.gpus_per_node > 0 ? fmt::format(", {} in a node", row.gpus_per_node) : "");
-}
-
-double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 double mean_error(const std::vector<double>& logs) {
@@ -109,17 +105,17 @@ class Calibrator {
   }
 
  private:
-  // Of the error of a row, given those of the other rows of its group: as large as their middle one, for where a wild
+  // Of the error of a row, given those of the other rows of its group: as large as their median, for where a wild
   // row is among them, their curve fits none of them; and as that of a forecast without a correction at least, for the
   // ends of a range of sizes are further off than its middle.
   static double expected_square(const MeasuredCollective& row, const Rows& others, const std::vector<double>& errors) {
     constexpr double kUncorrected = 0.15;  // the deviation: kUnknownDeviation of network_fit.cc
     constexpr double kMiddle = 0.6745;     // of a normal distribution's sizes
-    std::vector<double> sizes = {0};
+    std::vector<double> sizes;
     for (std::size_t i = 0; i < others.size(); ++i) {
       if (group_of(others[i]) == group_of(row)) sizes.push_back(std::abs(errors[i]));
     }
-    const double deviation = std::max(kUncorrected, middle_of(std::move(sizes)) / kMiddle);
+    const double deviation = std::max(kUncorrected, median_of(std::move(sizes)) / kMiddle);
     return deviation * deviation;
   }
 
@@ -151,7 +147,7 @@ std::string unlike_others(const MeasuredCollective& m, double beyond) {
 }
 
 // Takes out what is no time of such a collective, whatever the cluster: thirty times as long, or as short, against the
-// forecast as the middle row of its group. Of wild rows so far off any number below a half is found at once. `off`: by
+// forecast as the median of its group. Of wild rows so far off any number below a half is found at once. `off`: by
 // row, ln(measured / uncorrected forecast). Chosen, not fitted.
 void take_out_gross(Rows& rows, const std::vector<double>& off, std::vector<std::string>& notes) {
   constexpr double kGross = 3.4;  // ln(30)
@@ -159,7 +155,7 @@ void take_out_gross(Rows& rows, const std::vector<double>& off, std::vector<std:
   for (std::size_t i = 0; i < rows.size(); ++i) groups[group_of(rows[i])].push_back(off[i]);
   Rows kept;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double beyond = off[i] - middle_of(groups[group_of(rows[i])]);
+    const double beyond = off[i] - median_of(groups[group_of(rows[i])]);
     if (std::abs(beyond) <= kGross) {
       kept.push_back(std::move(rows[i]));
     } else {

@@ -11,6 +11,7 @@
 #include "calibration.h"
 #include "correction.h"
 #include "estimate.h"
+#include "ns_dist/error_figures.h"
 #include "timing.h"
 #include "topology.h"
 #include "wording.h"
@@ -343,17 +344,12 @@ Reference reference_of(const network::Call& call, const Machine& machine) {
   return reference;
 }
 
-// Measurements whose middle one takes so much longer than what stays in a node were not decided there: more than a
+// Measurements whose median is so much longer than what stays in a node were not decided there: more than a
 // collective usually deviates from its forecast.
 constexpr double kClearlyLonger = 1.3;
 
 // Of each group whose nodes take longer than the network by the forecast, measurements over what stays in a node.
 using OverNodes = std::map<GroupKey, std::vector<double>>;
-bool decided_by_nodes(std::vector<double> over_nodes) {
-  const auto middle = over_nodes.begin() + static_cast<std::ptrdiff_t>(over_nodes.size() / 2);
-  std::nth_element(over_nodes.begin(), middle, over_nodes.end());
-  return *middle < kClearlyLonger;
-}
 
 // What the network joins, all levels below the first network level; 0: it is open, and holds all GPUs.
 std::int64_t node_size(const Cluster& cluster) {
@@ -419,7 +415,7 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
     const double inside = across ? network::inside_nodes(call, false, machine.inside).time : 0;
     if (inside > reference.expected) {
       if (groups == nullptr) over_nodes[key].push_back(seconds / inside);
-      if (groups != nullptr && decided_by_nodes(over_nodes[key])) return false;
+      if (groups != nullptr && median_of(over_nodes[key]) < kClearlyLonger) return false;
     }
     reference.expected = std::max(reference.expected, network::bandwidth_bound(call));
   }
