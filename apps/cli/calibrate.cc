@@ -281,12 +281,9 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& clu
   std::string table = "cluster,collective,ranks,gpus_per_node,bytes\n";
   nlohmann::ordered_json next = nlohmann::ordered_json::array();
   if (!advice.rows.empty()) text += "  share %  up to %  collective\n";
-  for (const auto& [row, share, interval] : advice.rows) {
+  for (const auto& [row, share, interval, has_curve] : advice.rows) {
     text += fmt::format("  {:>7.1f}  {:>7.0f}  {} of {} between {} ranks, {} in a node\n", 100 * share, 100 * interval,
                         name_of(row.kind), to_text(row.size), row.ranks, row.gpus_per_node);
-    const bool has_curve = std::any_of(curves.curves.begin(), curves.curves.end(), [&, &row = row](const auto& curve) {
-      return curve.kind == row.kind && curve.ranks == row.ranks && curve.ranks_per_node == row.gpus_per_node;
-    });
     // With smaller sizes, or larger ones of a few bytes, where it would be the only one.
     constexpr double kLeast = 1024;  // bytes
     const double step = row.size / units::B < kLeast ? 4 : 0.25;

@@ -19,11 +19,8 @@ std::int64_t ranks_of_first_node(const RankGroup& group, std::int64_t node) {
   return count;
 }
 
-bool is_measured(const CollectiveRow& row, const NetworkCalibration& curves) {
-  return std::any_of(curves.curves.begin(), curves.curves.end(), [&](const CalibrationCurve& curve) {
-    return curve.kind == row.kind && curve.ranks == row.ranks && curve.ranks_per_node == row.gpus_per_node &&
-           row.size >= curve.least && row.size <= curve.most;
-  });
+bool is_of_group(const CalibrationCurve& curve, const CollectiveRow& row) {
+  return curve.kind == row.kind && curve.ranks == row.ranks && curve.ranks_per_node == row.gpus_per_node;
 }
 
 }  // namespace
@@ -61,9 +58,15 @@ Result<CollectiveAdvice> next_collectives(std::span<const Scenario> steps, const
     }
   }
   CollectiveAdvice advice;
-  for (const auto& [key, use] : alike) {
+  for (auto& [key, use] : alike) {
     advice.interval += use.share * use.interval;
-    if (!is_measured(use.row, curves)) advice.rows.push_back(use);
+    bool is_measured = false;
+    for (const CalibrationCurve& curve : curves.curves) {
+      if (!is_of_group(curve, use.row)) continue;
+      use.has_curve = true;
+      is_measured = is_measured || (use.row.size >= curve.least && use.row.size <= curve.most);
+    }
+    if (!is_measured) advice.rows.push_back(use);
   }
   std::stable_sort(advice.rows.begin(), advice.rows.end(), [](const NextCollective& a, const NextCollective& b) {
     return a.share * a.interval > b.share * b.interval;

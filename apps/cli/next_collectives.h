@@ -12,9 +12,10 @@
 namespace ns_dist::cli {
 
 struct NextCollective {
-  CollectiveRow row;    // as a table describes it: its size, and its ranks in each node
-  double share = 0;     // of the time of the collectives of a step; all steps have the same weight
-  double interval = 0;  // how far the 90 % interval reaches upwards: 0.3 for 30 %
+  CollectiveRow row;       // as a table describes it: its size, and its ranks in each node
+  double share = 0;        // of the time of the collectives of a step; all steps have the same weight
+  double interval = 0;     // how far the 90 % interval reaches upwards: 0.3 for 30 %
+  bool has_curve = false;  // other sizes of its group were measured
 };
 struct CollectiveAdvice {
   double interval = 0;               // of all collectives, by their time
