@@ -16,7 +16,9 @@ std::optional<std::size_t> index_of_table(LinkClass link_class) {
   return link_class == LinkClass::kPcie ? std::optional<std::size_t>(1) : std::nullopt;
 }
 
-std::size_t index_of(CollectiveKind kind) { return static_cast<std::size_t>(kind); }
+std::size_t row_of(CollectiveKind kind, Transport transport, bool integer) {
+  return static_cast<std::size_t>(kind) * kRowsOfKind + static_cast<std::size_t>(transport) * 2 + (integer ? 1 : 0);
+}
 
 Corrected corrected_of(const CalibrationCurve& curve, Corrected::Source source) {
   Correction::Knots knots{};
@@ -124,6 +126,129 @@ bool has_two_dies(std::string_view family) { return family == "blackwell" || fam
 // other over PCIe switches; the measurements do not apply to them.
 bool may_go_through_host(const Gpu& gpu) { return gpu.has_gddr(); }
 
+// The curves of one link class inside a node, as one cluster looks them up.
+class MeasuredCurves {
+ public:
+  MeasuredCurves(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class)
+      : cluster_(cluster), link_class_(link_class), family_(generation_of(cluster.gpu.architecture)) {
+    const bool knows_route = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
+      return link_class_of(level.fabric.kind) == link_class && level.fabric.peer_to_peer;
+    });
+    bool any_measured = false;
+    for (const CalibrationCurve& curve : calibration.curves) {
+      if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostMeasuredRanks)) continue;
+      if (curve.fabric != name_of(link_class)) continue;
+      // Other servers may have another route.
+      if (knows_route && (curve.cluster.empty() || curve.cluster != cluster.id)) continue;
+      const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
+      measured_[row_of(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
+      any_measured = true;
+    }
+    unmeasured_route_ =
+        link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured && !knows_route;
+  }
+
+  // The correction of groups of exactly so many ranks: of this collective, or of the one that it takes after.
+  Corrected find(CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) const {
+    Corrected found = look_up(kind, transport, integer, ranks);
+    if (!found.found && integer) found = look_up(kind, transport, false, ranks);
+    // Of what a switch does, all-reduces alone were measured.
+    const CollectiveKind like = transport == Transport::kSwitch ? CollectiveKind::kAllReduce : measured_like(kind);
+    if (!found.found && like != kind) {
+      found = look_up(like, transport, false, ranks);
+      found.source = std::max(found.source, Corrected::Source::kOthers);
+      found.correction = found.correction.blurred();
+    }
+    if (!found.found && unmeasured_route_ && transport == Transport::kMessages) {
+      found = of_unknown_route(through_host(ranks), ranks);
+    }
+    return found;
+  }
+
+ private:
+  static bool is_general(const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); }
+
+  // The first of these that there are: curves of this cluster, of its GPU, of the GPU whose file its own file changes,
+  // of its family; the mean over families.
+  Corrected look_up(CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) const {
+    const std::vector<const CalibrationCurve*>& curves = measured_[row_of(kind, transport, integer)][ranks];
+    if (curves.empty()) return {};
+    const auto first = [&](auto&& wanted) -> const CalibrationCurve* {
+      const auto at = std::find_if(curves.begin(), curves.end(), [&](const auto* curve) { return wanted(*curve); });
+      return at == curves.end() ? nullptr : *at;
+    };
+    const CalibrationCurve* own =
+        first([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster_.id; });
+    if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster_.gpu.id; });
+    const CalibrationCurve* like = own || cluster_.gpu.like.empty() ? nullptr : first([&](const auto& curve) {
+      return curve.cluster.empty() && curve.gpu == cluster_.gpu.like;
+    });
+    if (like) return corrected_of(*like, Corrected::Source::kOthers);
+    if (!own) own = first([&](const auto& curve) { return is_general(curve) && curve.architecture == family_; });
+    if (own) return corrected_of(*own, Corrected::Source::kMeasured);
+    if (link_class_ == LinkClass::kPcie) {
+      if (!may_go_through_host(cluster_.gpu)) return {};
+      return of_unknown_route(corrected_of(*curves.front(), Corrected::Source::kOthers), ranks);
+    }
+    std::vector<const CalibrationCurve*> others, alike;
+    for (const CalibrationCurve* curve : curves) {
+      if (!is_general(*curve)) continue;
+      others.push_back(curve);
+      if (has_two_dies(curve->architecture) == has_two_dies(family_)) alike.push_back(curve);
+    }
+    if (!alike.empty()) return mean_of(alike);
+    return others.empty() ? Corrected{} : mean_of(others);
+  }
+
+  const Cluster& cluster_;
+  LinkClass link_class_;
+  std::string_view family_;
+  bool unmeasured_route_ = false;  // nobody knows whether transfers go through the host's memory
+  using CurvesByRanks = std::array<std::vector<const CalibrationCurve*>, kMostMeasuredRanks + 1>;
+  std::vector<CurvesByRanks> measured_ = std::vector<CurvesByRanks>(kKinds * kRowsOfKind);
+};
+
+// Of a row of the table: what was measured, and between and beyond it what follows from the nearest numbers of ranks.
+CorrectedByRanks by_ranks(const MeasuredCurves& curves, CollectiveKind kind, Transport transport, bool integer) {
+  CorrectedByRanks row;
+  std::size_t last = 0;
+  const auto blur = [&](std::size_t ranks, Corrected corrected) {
+    row[ranks] = std::move(corrected);
+    row[ranks].correction = row[ranks].correction.blurred();
+  };
+  for (std::size_t ranks = 2; ranks <= kMostMeasuredRanks; ++ranks) {
+    const Corrected found = curves.find(kind, transport, integer, ranks);
+    if (!found.found) continue;
+    row[ranks] = found;
+    for (std::size_t between = last == 0 ? 2 : last + 1; between < ranks; ++between) {
+      const double low = std::log2(static_cast<double>(last == 0 ? 1 : last));
+      const double share =
+          (std::log2(static_cast<double>(between)) - low) / (std::log2(static_cast<double>(ranks)) - low);
+      blur(between, last == 0 ? mixed(found, found, 0) : mixed(row[last], found, share));
+    }
+    last = ranks;
+  }
+  for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostMeasuredRanks + 1; ++beyond) {
+    blur(beyond, mixed(row[last], row[last], 0));
+    row[beyond].most_ranks = static_cast<std::int64_t>(last);
+  }
+  return row;
+}
+
+// Of all kinds, transports and elements.
+std::vector<CorrectedByRanks> table_of(const MeasuredCurves& curves) {
+  std::vector<CorrectedByRanks> table(kKinds * kRowsOfKind);
+  for (std::size_t k = 0; k < kKinds; ++k) {
+    const auto kind = static_cast<CollectiveKind>(k);
+    for (const Transport transport : kTransports) {
+      for (const bool integer : {false, true}) {
+        table[row_of(kind, transport, integer)] = by_ranks(curves, kind, transport, integer);
+      }
+    }
+  }
+  return table;
+}
+
 }  // namespace
 
 double Corrected::unmeasured(const Call& call) const {
@@ -164,7 +289,7 @@ Calibration::Calibration(const NetworkCalibration& calibration, const Cluster& c
     const bool present = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
       return link_class_of(level.fabric.kind) == link_class;
     });
-    if (present) add_scale_up(calibration, cluster, link_class);
+    if (present) scale_up_[*index_of_table(link_class)] = table_of(MeasuredCurves(calibration, cluster, link_class));
   }
   for (const CalibrationCurve& curve : calibration.curves) {
     const auto link_class = enumerator_from_name<LinkClass>(curve.fabric);
@@ -192,107 +317,6 @@ bool Calibration::in_table(LinkClass link_class, std::int64_t ranks) {
   return index_of_table(link_class) && ranks <= static_cast<std::int64_t>(kMostMeasuredRanks);
 }
 
-std::size_t Calibration::row(CollectiveKind kind, Transport transport, bool integer) {
-  return index_of(kind) * kRowsOfKind + static_cast<std::size_t>(transport) * 2 + (integer ? 1 : 0);
-}
-
-void Calibration::add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class) {
-  const std::string_view family = generation_of(cluster.gpu.architecture);
-  const bool knows_route = std::any_of(cluster.levels.begin(), cluster.levels.end(), [&](const FabricLevel& level) {
-    return link_class_of(level.fabric.kind) == link_class && level.fabric.peer_to_peer;
-  });
-  // The curves of this link class, by row and number of ranks.
-  std::vector<std::array<std::vector<const CalibrationCurve*>, kMostMeasuredRanks + 1>> measured(kKinds * kRowsOfKind);
-  bool any_measured = false;
-  for (const CalibrationCurve& curve : calibration.curves) {
-    if (curve.ranks < 2 || curve.ranks > static_cast<std::int64_t>(kMostMeasuredRanks)) continue;
-    if (curve.fabric != name_of(link_class)) continue;
-    // Other servers may have another route.
-    if (knows_route && (curve.cluster.empty() || curve.cluster != cluster.id)) continue;
-    const Transport transport = curve.in_switch ? Transport::kSwitch : Transport::kMessages;
-    measured[row(curve.kind, transport, curve.integer)][static_cast<std::size_t>(curve.ranks)].push_back(&curve);
-    any_measured = true;
-  }
-  const bool unmeasured_route =
-      link_class == LinkClass::kPcie && may_go_through_host(cluster.gpu) && !any_measured && !knows_route;
-  const auto general = [](const CalibrationCurve& curve) { return curve.cluster.empty() && curve.gpu.empty(); };
-  // The first of these that there are: curves of this cluster, of its GPU, of the GPU whose file its own file changes,
-  // of its family; the mean over families.
-  const auto look_up = [&](CollectiveKind kind, Transport transport, bool integer, std::size_t ranks) -> Corrected {
-    const std::vector<const CalibrationCurve*>& curves = measured[row(kind, transport, integer)][ranks];
-    if (curves.empty()) return {};
-    const auto first = [&](auto&& wanted) -> const CalibrationCurve* {
-      const auto at = std::find_if(curves.begin(), curves.end(), [&](const auto* curve) { return wanted(*curve); });
-      return at == curves.end() ? nullptr : *at;
-    };
-    const CalibrationCurve* own =
-        first([&](const auto& curve) { return !curve.cluster.empty() && curve.cluster == cluster.id; });
-    if (!own) own = first([&](const auto& curve) { return curve.cluster.empty() && curve.gpu == cluster.gpu.id; });
-    const CalibrationCurve* like = own || cluster.gpu.like.empty() ? nullptr : first([&](const auto& curve) {
-      return curve.cluster.empty() && curve.gpu == cluster.gpu.like;
-    });
-    if (like) return corrected_of(*like, Corrected::Source::kOthers);
-    if (!own) own = first([&](const auto& curve) { return general(curve) && curve.architecture == family; });
-    if (own) return corrected_of(*own, Corrected::Source::kMeasured);
-    if (link_class == LinkClass::kPcie) {
-      if (!may_go_through_host(cluster.gpu)) return {};
-      return of_unknown_route(corrected_of(*curves.front(), Corrected::Source::kOthers), ranks);
-    }
-    std::vector<const CalibrationCurve*> others, alike;
-    for (const CalibrationCurve* curve : curves) {
-      if (!general(*curve)) continue;
-      others.push_back(curve);
-      if (has_two_dies(curve->architecture) == has_two_dies(family)) alike.push_back(curve);
-    }
-    if (!alike.empty()) return mean_of(alike);
-    return others.empty() ? Corrected{} : mean_of(others);
-  };
-
-  std::vector<ByRanks> table(kKinds * kRowsOfKind);
-  bool any = false;
-  for (std::size_t k = 0; k < kKinds; ++k) {
-    const auto kind = static_cast<CollectiveKind>(k);
-    for (const Transport transport : kTransports) {
-      for (const bool integer : {false, true}) {
-        ByRanks& by_ranks = table[row(kind, transport, integer)];
-        std::size_t last = 0;
-        for (std::size_t ranks = 2; ranks <= kMostMeasuredRanks; ++ranks) {
-          Corrected found = look_up(kind, transport, integer, ranks);
-          if (!found.found && integer) found = look_up(kind, transport, false, ranks);
-          // Of what a switch does, all-reduces alone were measured.
-          const CollectiveKind like =
-              transport == Transport::kSwitch ? CollectiveKind::kAllReduce : measured_like(kind);
-          if (!found.found && like != kind) {
-            found = look_up(like, transport, false, ranks);
-            found.source = std::max(found.source, Corrected::Source::kOthers);
-            found.correction = found.correction.blurred();
-          }
-          if (!found.found && unmeasured_route && transport == Transport::kMessages) {
-            found = of_unknown_route(through_host(ranks), ranks);
-          }
-          if (!found.found) continue;
-          any = true;
-          by_ranks[ranks] = found;
-          for (std::size_t between = last == 0 ? 2 : last + 1; between < ranks; ++between) {
-            const double low = std::log2(static_cast<double>(last == 0 ? 1 : last));
-            const double share =
-                (std::log2(static_cast<double>(between)) - low) / (std::log2(static_cast<double>(ranks)) - low);
-            by_ranks[between] = last == 0 ? mixed(found, found, 0) : mixed(by_ranks[last], found, share);
-            by_ranks[between].correction = by_ranks[between].correction.blurred();
-          }
-          last = ranks;
-        }
-        for (std::size_t beyond = last + 1; last > 0 && beyond <= kMostMeasuredRanks + 1; ++beyond) {
-          by_ranks[beyond] = mixed(by_ranks[last], by_ranks[last], 0);
-          by_ranks[beyond].correction = by_ranks[beyond].correction.blurred();
-          by_ranks[beyond].most_ranks = static_cast<std::int64_t>(last);
-        }
-      }
-    }
-  }
-  if (any) scale_up_[*index_of_table(link_class)] = std::move(table);
-}
-
 const Corrected* Calibration::find(const Call& call, Transport transport) const {
   if (call.torus()) return nullptr;  // all that was measured goes through switches, or between all pairs
   const LinkClass link_class = call.link(call.placement->outermost()).link_class;
@@ -304,7 +328,7 @@ const Corrected* Calibration::find(const Call& call, Transport transport) const 
   const auto& table = scale_up_[*index];
   if (table.empty()) return nullptr;
   const auto ranks = std::min(static_cast<std::size_t>(call.placement->ranks), kMostMeasuredRanks + 1);
-  const Corrected& found = table[row(call.kind, transport, call.integer)][ranks];
+  const Corrected& found = table[row_of(call.kind, transport, call.integer)][ranks];
   return found.found ? &found : nullptr;
 }
 

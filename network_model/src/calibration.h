@@ -51,6 +51,10 @@ struct Corrected {
   double deviation_of(double bytes) const;
 };
 
+// Groups inside a node by their number of ranks; the last entry is for all that are larger than what was measured.
+inline constexpr std::size_t kMostMeasuredRanks = 8;
+using CorrectedByRanks = std::array<Corrected, kMostMeasuredRanks + 2>;
+
 // The corrections of one cluster, looked up once.
 class Calibration {
  public:
@@ -61,9 +65,6 @@ class Calibration {
   const Corrected* find(const Call& call, Transport transport) const;
 
  private:
-  static constexpr std::size_t kMostMeasuredRanks = 8;  // of a measured group; the next entry is for all larger ones
-  using ByRanks = std::array<Corrected, kMostMeasuredRanks + 2>;
-
   struct Shape {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     LinkClass link_class = LinkClass::kNetwork;
@@ -75,13 +76,12 @@ class Calibration {
   // The nearest of `own_` to a call, on its outermost level; null: there is none.
   const Corrected* nearest_own(const Call& call, Transport transport) const;
 
-  void add_scale_up(const NetworkCalibration& calibration, const Cluster& cluster, LinkClass link_class);
-  static std::size_t row(CollectiveKind kind, Transport transport, bool integer);
   // Whether scale_up_ has an entry for groups of so many ranks.
   static bool in_table(LinkClass link_class, std::int64_t ranks);
 
-  std::array<std::vector<ByRanks>, 2> scale_up_;  // NVLink, PCIe: by row; empty when the cluster has no such level
-  std::vector<Shape> own_;                        // of this very cluster: all but groups that scale_up_ holds
+  std::array<std::vector<CorrectedByRanks>, 2>
+      scale_up_;            // NVLink, PCIe: by row; empty when the cluster has no such level
+  std::vector<Shape> own_;  // of this very cluster: all but groups that scale_up_ holds
 };
 
 }  // namespace ns_dist::network
