@@ -17,6 +17,7 @@
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/printable.h"
 #include "rules.h"
+#include "trace_graph.h"
 
 namespace ns_dist {
 namespace {
@@ -188,30 +189,23 @@ class Lint {
   }
 
   Result<void> read_rank(Rank rank) {
-    ids_.clear();
-    parents_.clear();
-    parent_ends_.clear();
+    graph_.clear();
     is_kernel_.clear();
     collectives_.clear();
     first_ = {};
-    bool ascending = true, backward = true;
     const auto add = [&](const FlatNode& node) {
-      ascending = ascending && (ids_.empty() || ids_.back() < node.id);
-      for (const std::uint64_t parent : node.parents) backward = backward && parent < node.id;
-      ids_.push_back(node.id);
-      parents_.insert(parents_.end(), node.parents.begin(), node.parents.end());
-      parent_ends_.push_back(parents_.size());
+      graph_.add(node.id, node.parents);
       check(rank, node);
       return !full();
     };
     const Result<void> read = read_flat(traces_.files[static_cast<std::size_t>(rank)], &node_, add);
-    report_.nodes += ids_.size();
+    report_.nodes += graph_.size();
     whole_ = whole_ && read.has_value();
     if (!read) return read;
     if (full()) return {};
-    if (ids_.empty()) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
-    add_sequences(rank, ascending);
-    check_dependencies(rank, ascending, backward);
+    if (graph_.size() == 0) report({rank, 0, "", "the trace has no node; the feeder needs at least one"});
+    add_sequences(rank);
+    check_dependencies(rank);
     for (TraceProblem& problem : first_.problems(rank)) report(std::move(problem));
     return {};
   }
@@ -280,8 +274,8 @@ class Lint {
   }
 
   // The collectives of each group by their ids, in which order the feeder numbers those that are ready together.
-  void add_sequences(Rank rank, bool ascending) {
-    if (!ascending) std::ranges::stable_sort(collectives_, {}, &GroupCall::id);
+  void add_sequences(Rank rank) {
+    std::ranges::stable_sort(collectives_, {}, &GroupCall::id);
     for (const GroupCall& call : collectives_) {
       std::vector<Sequence>& sequences = sequences_[call.group];
       if (sequences.empty() || sequences.back().rank != rank) sequences.push_back({rank, 0, 0, 0});
@@ -298,84 +292,26 @@ class Lint {
     if (rank == first_beside_) ++beside_kernels_;
   }
 
-  // `order`: places in ids_ by ascending id; empty where they ascend already.
-  std::size_t place_of(std::uint64_t id, const std::vector<std::uint32_t>& order) const {
-    if (order.empty()) {
-      if (!ids_.empty() && id >= ids_.front() && id - ids_.front() < ids_.size() && ids_[id - ids_.front()] == id) {
-        return id - ids_.front();  // ids without gaps
-      }
-      const auto found = std::lower_bound(ids_.begin(), ids_.end(), id);
-      return found == ids_.end() || *found != id ? ids_.size() : static_cast<std::size_t>(found - ids_.begin());
+  void check_dependencies(Rank rank) {
+    const TraceGraph::Mistakes mistakes = graph_.link();
+    for (const TraceGraph::Place node : mistakes.doubles) {
+      if (full()) return;
+      report({rank, graph_.id(node), "", TraceGraph::kDouble});
     }
-    const auto found = std::lower_bound(order.begin(), order.end(), id,
-                                        [&](std::uint32_t at, std::uint64_t v) { return ids_[at] < v; });
-    return found == order.end() || ids_[*found] != id ? ids_.size() : *found;
-  }
-
-  void check_dependencies(Rank rank, bool ascending, bool backward) {
-    std::vector<std::uint32_t> order;
-    if (!ascending) {
-      order.resize(ids_.size());
-      for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-      std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return ids_[a] < ids_[b]; });
-      for (std::size_t i = 1; i < order.size() && !full(); ++i) {
-        if (ids_[order[i - 1]] != ids_[order[i]]) continue;
-        report({rank, ids_[order[i]], "", "another node has the same id; the feeder keeps one of them"});
+    for (const TraceGraph::Missing& missing : mistakes.missing) {
+      if (full()) return;
+      report({rank, graph_.id(missing.node), "", missing.text()});
+    }
+    std::vector<bool> has_successor(graph_.size(), false);
+    for (TraceGraph::Place node = 0; node < graph_.size(); ++node) {
+      for (const TraceGraph::Place parent : graph_.parents_of(node)) {
+        if (parent != TraceGraph::kNone) has_successor[parent] = true;
       }
     }
-    std::vector<bool> has_successor(ids_.size(), false);
-    std::size_t begin = 0;
-    bool dangling = false;
-    for (std::size_t i = 0; i < ids_.size(); ++i) {
-      for (std::size_t p = begin; p < parent_ends_[i]; ++p) {
-        if (full()) return;
-        const std::size_t place = place_of(parents_[p], order);
-        if (place < ids_.size()) {
-          has_successor[place] = true;
-        } else {
-          dangling = true;
-          report({rank, ids_[i], "", fmt::format("it waits for node {}, which is not there", parents_[p])});
-        }
-        parents_[p] = place;
-      }
-      begin = parent_ends_[i];
-    }
-    for (std::size_t i = 0; i < ids_.size(); ++i) lonely_ += is_kernel_[i] && !has_successor[i] ? 1U : 0U;
-    if (!backward && !dangling) find_cycle(rank);
-  }
-
-  // parents_ are places by now. Depth first, with a stack of its own.
-  void find_cycle(Rank rank) {
-    enum : std::uint8_t { kNew, kOpen, kDone };
-    std::vector<std::uint8_t> mark(ids_.size(), kNew);
-    const auto first_parent = [&](std::size_t i) { return i == 0 ? 0 : parent_ends_[i - 1]; };
-    struct Step {
-      std::size_t node, next;
-    };
-    std::vector<Step> path;
-    for (std::size_t start = 0; start < ids_.size(); ++start) {
-      if (mark[start] != kNew) continue;
-      mark[start] = kOpen;
-      path.push_back({start, first_parent(start)});
-      while (!path.empty()) {
-        Step& step = path.back();
-        if (step.next == parent_ends_[step.node]) {
-          mark[step.node] = kDone;
-          path.pop_back();
-          continue;
-        }
-        const std::size_t parent = parents_[step.next++];
-        if (mark[parent] == kNew) {
-          mark[parent] = kOpen;
-          path.push_back({parent, first_parent(parent)});
-        } else if (mark[parent] == kOpen) {
-          const auto begin = std::find_if(path.begin(), path.end(), [&](const Step& s) { return s.node == parent; });
-          std::vector<std::uint64_t> cycle;
-          for (auto at = begin; at != path.end(); ++at) cycle.push_back(ids_[at->node]);
-          return report({rank, ids_[parent], "", cycle_text(cycle)});
-        }
-      }
-    }
+    for (std::size_t i = 0; i < graph_.size(); ++i) lonely_ += is_kernel_[i] && !has_successor[i] ? 1U : 0U;
+    if (!mistakes.missing.empty()) return;
+    const std::vector<TraceGraph::Place> circle = graph_.circle();
+    if (!circle.empty()) report({rank, graph_.id(circle.front()), "", graph_.text_of_circle(circle)});
   }
 
   // ---- Across ranks ----
@@ -573,9 +509,8 @@ class Lint {
     std::uint64_t hash;
   };
   std::vector<GroupCall> collectives_;
-  std::vector<std::uint64_t> ids_, parents_;
-  std::vector<std::size_t> parent_ends_;
-  std::vector<bool> is_kernel_;
+  TraceGraph graph_;
+  std::vector<bool> is_kernel_;  // by place
   FirstNodes first_;
 };
 

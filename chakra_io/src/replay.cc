@@ -5,8 +5,8 @@
 #include <array>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <set>
@@ -16,12 +16,11 @@
 
 #include "flat_node.h"
 #include "ns_dist/chakra_io.h"
-#include "ns_dist/files.h"
 #include "ns_dist/hash.h"
-#include "ns_dist/internal/json_reader.h"
-#include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/printable.h"
+#include "rank_waits.h"
 #include "rules.h"
+#include "trace_graph.h"
 
 namespace ns_dist {
 namespace {
@@ -54,8 +53,7 @@ struct Node {
 };
 
 struct RankState {
-  std::vector<Node> nodes;
-  std::vector<std::uint64_t> parent_offsets{0}, parents;  // ids; while loading
+  std::vector<Node> nodes;  // by ascending id, once all are there
   std::vector<std::uint64_t> child_offsets;
   std::vector<NodeIndex> children;
   using Ready = std::priority_queue<NodeIndex, std::vector<NodeIndex>, std::greater<>>;
@@ -117,8 +115,7 @@ class Replay {
     node.id = in.id;
     node.name = name_of_node(in.name);
     node.duration = std::max<Nanoseconds>(1, std::min(in.duration_micros, options_.most_micros) * 1000);
-    state.parents.insert(state.parents.end(), in.parents.begin(), in.parents.end());
-    state.parent_offsets.push_back(state.parents.size());
+    graph_.add(in.id, in.parents);
     if (const Result<NodeFacts> facts = rules_.check(in, rank); !facts) {
       node.broken = true;
       report(rank, node, facts.error().message);
@@ -160,12 +157,13 @@ class Replay {
       }
     }
     first_ = {};
+    link(rank);
+    graph_.clear();
   }
 
   std::uint64_t problems_of(Rank rank) { return of(rank).problems; }
 
   Result<ReplayReport> run() {
-    for (Rank rank = 0; rank < rank_count(); ++rank) link(rank);
     for (Rank rank = 0; rank < rank_count(); ++rank) dispatch(rank);
     while (!events_.empty() && !failure_) {
       const Event event = events_.top();
@@ -176,7 +174,7 @@ class Replay {
     if (failure_) return fail(*failure_);
     explain();
     ReplayReport out;
-    find_deadlock(&out);
+    out.deadlock = waits_.circle();
     out.memory_nodes = memory_nodes_;
     for (const RankState& state : ranks_) {
       out.nodes += state.nodes.size();
@@ -239,83 +237,48 @@ class Replay {
       problems_.push_back({rank, 0, "", "the trace has no node; the feeder needs at least one"});
       return;
     }
-    std::vector<NodeIndex> by_id(count), place(count);
-    for (NodeIndex i = 0; i < count; ++i) by_id[i] = i;
-    std::stable_sort(by_id.begin(), by_id.end(),
-                     [&](NodeIndex a, NodeIndex b) { return state.nodes[a].id < state.nodes[b].id; });
-    std::vector<Node> nodes;
-    nodes.reserve(count);
-    for (NodeIndex i = 0; i < count; ++i) {
-      place[by_id[i]] = i;
-      nodes.push_back(state.nodes[by_id[i]]);
-      if (i > 0 && nodes[i - 1].id == nodes[i].id) {
-        nodes[i].broken = true;
-        report(rank, nodes[i], "another node has the same id; the feeder keeps one of them");
-      }
-    }
-    state.nodes = std::move(nodes);
-
-    std::vector<std::pair<NodeIndex, NodeIndex>> edges;  // parent, child
-    edges.reserve(state.parents.size());
-    for (NodeIndex i = 0; i < count; ++i) {
-      Node& node = state.nodes[place[i]];
-      for (std::uint64_t p = state.parent_offsets[i]; p < state.parent_offsets[i + std::size_t{1}]; ++p) {
-        const auto found = std::lower_bound(state.nodes.begin(), state.nodes.end(), state.parents[p],
-                                            [](const Node& a, std::uint64_t id) { return a.id < id; });
-        if (found == state.nodes.end() || found->id != state.parents[p]) {
-          if (!node.broken)
-            report(rank, node, fmt::format("it waits for node {}, which is not there", state.parents[p]));
-          node.broken = true;
-        } else {
-          edges.emplace_back(static_cast<NodeIndex>(found - state.nodes.begin()), place[i]);
-          ++node.waiting;
-        }
-      }
-    }
-    std::vector<std::uint64_t>().swap(state.parents);
-    std::vector<std::uint64_t>().swap(state.parent_offsets);
-    std::sort(edges.begin(), edges.end());
-    state.child_offsets.assign(count + 1, 0);
-    for (const auto& [parent, child] : edges) ++state.child_offsets[parent + std::size_t{1}];
-    for (std::size_t i = 0; i < count; ++i) state.child_offsets[i + 1] += state.child_offsets[i];
-    state.children.reserve(edges.size());
-    for (const auto& [parent, child] : edges) state.children.push_back(child);
-    find_cycle(rank);
+    const TraceGraph::Mistakes mistakes = graph_.link();
+    const auto mark = [&](TraceGraph::Place node, const std::string& message, bool again) {
+      if (again || !state.nodes[node].broken) report(rank, state.nodes[node], message);
+      state.nodes[node].broken = true;
+    };
+    for (const TraceGraph::Place node : mistakes.doubles) mark(node, TraceGraph::kDouble, true);
+    for (const TraceGraph::Missing& missing : mistakes.missing) mark(missing.node, missing.text(), false);
+    const std::vector<TraceGraph::Place> circle = graph_.circle();
+    if (!circle.empty()) report(rank, state.nodes[circle.front()], graph_.text_of_circle(circle));
+    sort_by_id(state);
     for (NodeIndex i = 0; i < count; ++i) {
       if (state.nodes[i].waiting == 0) make_ready(rank, i);
     }
   }
 
-  void find_cycle(Rank rank) {
-    RankState& state = of(rank);
-    std::vector<std::uint32_t> waiting;
-    std::vector<NodeIndex> free;
-    for (NodeIndex i = 0; i < state.nodes.size(); ++i) {
-      waiting.push_back(state.nodes[i].waiting);
-      if (waiting[i] == 0) free.push_back(i);
+  // Nodes in the order in which the feeder takes them, with the children of each.
+  void sort_by_id(RankState& state) const {
+    const std::vector<TraceGraph::Place> order = graph_.by_id();
+    std::vector<Node> nodes;
+    std::vector<NodeIndex> index(order.size());  // by place
+    nodes.reserve(order.size());
+    for (const TraceGraph::Place place : order) {
+      index[place] = static_cast<NodeIndex>(nodes.size());
+      nodes.push_back(state.nodes[place]);
     }
-    for (std::size_t next = 0; next < free.size(); ++next) {
-      for (std::uint64_t c = state.child_offsets[free[next]]; c < state.child_offsets[free[next] + std::size_t{1}];
-           ++c) {
-        if (--waiting[state.children[c]] == 0) free.push_back(state.children[c]);
+    state.nodes = std::move(nodes);
+    std::vector<std::pair<NodeIndex, NodeIndex>> edges;  // parent, child
+    for (NodeIndex child = 0; child < order.size(); ++child) {
+      for (const TraceGraph::Place parent : graph_.parents_of(order[child])) {
+        if (parent == TraceGraph::kNone) continue;
+        edges.emplace_back(index[parent], child);
+        ++state.nodes[child].waiting;
       }
     }
-    if (free.size() == state.nodes.size()) return;
-    // Each node that is left has a parent that is left: walking up ends in a cycle.
-    std::vector<NodeIndex> parent(state.nodes.size(), 0);
-    NodeIndex walk = 0;
-    for (NodeIndex i = 0; i < state.nodes.size(); ++i) {
-      if (waiting[i] == 0) continue;
-      walk = i;
-      for (std::uint64_t c = state.child_offsets[i]; c < state.child_offsets[i + std::size_t{1}]; ++c) {
-        parent[state.children[c]] = i;
-      }
+    std::sort(edges.begin(), edges.end());
+    state.child_offsets.assign(order.size() + 1, 0);
+    state.children.reserve(edges.size());
+    for (const auto& [parent, child] : edges) {
+      ++state.child_offsets[parent + std::size_t{1}];
+      state.children.push_back(child);
     }
-    std::vector<bool> seen(state.nodes.size(), false);
-    for (; !seen[walk]; walk = parent[walk]) seen[walk] = true;
-    std::vector<std::uint64_t> cycle = {state.nodes[walk].id};
-    for (NodeIndex n = parent[walk]; n != walk; n = parent[n]) cycle.push_back(state.nodes[n].id);
-    report(rank, state.nodes[walk], cycle_text(cycle));
+    std::partial_sum(state.child_offsets.begin(), state.child_offsets.end(), state.child_offsets.begin());
   }
 
   // ---- The clock ----
@@ -460,17 +423,6 @@ class Replay {
 
   // ---- Why not everything ended ----
 
-  // A rank cannot go on with `node` before all of `Awaited::ranks` have done `what`.
-  struct Awaited {
-    std::vector<Rank> ranks;
-    std::string what;
-    std::size_t in_no_circle = 0;  // so many of them, from the first one on
-  };
-  struct Wait {
-    std::uint64_t node = 0;
-    std::size_t awaited = 0;  // into awaited_; ranks that wait for the same share it
-  };
-
   void explain() {
     std::vector<ChannelKey> keys;  // in an order that does not depend on the hash
     for (const auto& [key, channel] : channels_) {
@@ -489,64 +441,19 @@ class Replay {
                !listed ? ""
                        : fmt::format("it waits for a message from rank {} (tag {}, {} bytes){}", from, tag, size,
                                      why_not_sent(from, to, tag, size)));
-        waits_[to].push_back({at(to, index).id, awaited_.size()});
-        awaited_.push_back({{from}, fmt::format("a message with tag {}", tag)});
+        waits_.add({{to, at(to, index).id}}, {from}, fmt::format("a message with tag {}", tag));
       }
     }
     for (const auto& [id, group] : groups_) {
       for (const auto& [number, meeting] : group.meetings) {
         std::vector<Rank> absent = absent_from(group, meeting);
         const std::string names = names_of_absent(absent);
+        std::vector<RankWaits::Waiter> waiters;
         for (const Arrival& arrival : meeting.arrived) {
           explain_meeting(arrival, id, number, meeting, names);
-          waits_[arrival.rank].push_back({at(arrival.rank, arrival.node).id, awaited_.size()});
+          waiters.push_back({arrival.rank, at(arrival.rank, arrival.node).id});
         }
-        awaited_.push_back({std::move(absent), fmt::format("collective number {} of group {}", number + 1, id)});
-      }
-    }
-  }
-
-  // Ranks that wait for each other in a circle. Each rank of what several wait for is walked to once.
-  void find_deadlock(ReplayReport* out) {
-    enum class Mark : std::uint8_t { kNew, kOpen, kDone };
-    std::map<Rank, Mark> marks;
-    struct Step {
-      Rank rank;
-      std::size_t wait = 0, next = 0;  // of its waits; of the ranks that this one is for
-    };
-    for (const auto& [first, unused] : waits_) {
-      if (marks[first] != Mark::kNew) continue;
-      std::vector<Step> path = {{first}};
-      marks[first] = Mark::kOpen;
-      while (!path.empty()) {
-        Step& step = path.back();
-        const auto waits = waits_.find(step.rank);
-        if (waits == waits_.end() || step.wait == waits->second.size()) {
-          marks[step.rank] = Mark::kDone;
-          path.pop_back();
-          continue;
-        }
-        Awaited& awaited = awaited_[waits->second[step.wait].awaited];
-        std::size_t& checked = awaited.in_no_circle;
-        while (checked < awaited.ranks.size() && marks[awaited.ranks[checked]] == Mark::kDone) ++checked;
-        step.next = std::max(step.next, checked);
-        if (step.next == awaited.ranks.size()) {
-          ++step.wait, step.next = 0;
-          continue;
-        }
-        const Rank on = awaited.ranks[step.next++];
-        if (marks[on] == Mark::kNew) {
-          marks[on] = Mark::kOpen;
-          path.push_back({on});
-        } else if (marks[on] == Mark::kOpen) {
-          const auto begin = std::find_if(path.begin(), path.end(), [on](const Step& s) { return s.rank == on; });
-          for (auto each = begin; each != path.end(); ++each) {
-            const Wait& wait = waits_.at(each->rank)[each->wait];
-            const Awaited& for_what = awaited_[wait.awaited];
-            out->deadlock.push_back({each->rank, wait.node, for_what.ranks[each->next - 1], for_what.what});
-          }
-          return;
-        }
+        waits_.add(waiters, std::move(absent), fmt::format("collective number {} of group {}", number + 1, id));
       }
     }
   }
@@ -624,12 +531,12 @@ class Replay {
   std::vector<RankState> ranks_;
   Rules rules_;
   FirstNodes first_;            // of the rank that is read
+  TraceGraph graph_;            // of the same
   std::set<std::string> told_;  // by `judge`
   const ReplayOptions& options_;
   std::map<std::int64_t, Group> groups_;
   std::unordered_map<ChannelKey, Channel, ChannelHash> channels_;
-  std::map<Rank, std::vector<Wait>> waits_;
-  std::vector<Awaited> awaited_;
+  RankWaits waits_;
   std::vector<std::int64_t> times_;
   std::optional<Error> failure_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
@@ -640,37 +547,6 @@ class Replay {
   Nanoseconds now_ = 0;
   std::uint64_t order_ = 0, memory_nodes_ = 0;
 };
-
-}  // namespace
-
-Result<CommGroups> read_comm_groups(const std::filesystem::path& path) {
-  const auto wrong = [&](std::string message, const std::string& pointer) {
-    return fail({ErrorCode::kInvalidInput, std::move(message), path.string() + pointer,
-                 "an object {\"1\": [0, 1, ...], ...}: ids from 1 to 2147483647, ranks from 0"});
-  };
-  NS_TRY(const std::string text, read_text(path, kLongestJson));
-  NS_TRY(const auto groups, parse_json(text, path.string()));
-  if (!groups.is_object()) return wrong("not a JSON object", "");
-  CommGroups out;
-  for (const auto& [key, members] : groups.items()) {
-    const std::string pointer = "#/" + shortened(key);
-    const auto id = number_from<std::int64_t>(key);
-    constexpr std::int64_t kMostGroups = std::numeric_limits<std::int32_t>::max();  // the feeder reads an int
-    if (!id || *id < 1 || *id > kMostGroups) return wrong("not a group id", pointer);
-    if (out.contains(*id)) return wrong(fmt::format("group {} is there twice", *id), pointer);
-    if (!members.is_array()) return wrong("not a list of ranks", pointer);
-    for (const auto& member : members) {
-      if (!member.is_number_unsigned() || member.get<std::uint64_t>() > std::uint64_t{1} << 31) {
-        return wrong(fmt::format("not a rank: {}", member.type_name()), pointer);
-      }
-      out[*id].push_back(member.get<Rank>());
-    }
-    if (members.empty()) return wrong("a group without ranks", pointer);
-  }
-  return out;
-}
-
-namespace {
 
 ReplayOptions options_of(TraceEncoding encoding) {
   ReplayOptions options;

@@ -39,14 +39,6 @@ std::optional<std::size_t> GroupMembers::place_of(Rank rank) const {
   return static_cast<std::size_t>(found - sorted.begin());
 }
 
-std::string cycle_text(std::span<const std::uint64_t> ids) {
-  constexpr std::size_t kNamed = 8;
-  std::string text = "it waits for itself: ";
-  for (const std::uint64_t id : ids.first(std::min(ids.size(), kNamed))) text += fmt::format("{} after ", id);
-  if (ids.size() > kNamed) text += "... after ";
-  return text + std::to_string(ids.front());
-}
-
 std::map<std::int64_t, GroupMembers> members_of(const CommGroups& groups, std::int64_t ranks) {
   std::map<std::int64_t, GroupMembers> out;
   for (const auto& [id, members] : groups) out[id].sorted = members;

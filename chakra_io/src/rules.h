@@ -56,9 +56,6 @@ inline const FeederKind& checked_kind(TraceCollective trace) {
   return *found;
 }
 
-// "it waits for itself: 1 after 2 after 1", of nodes that wait for each other in a circle; at most eight are named.
-std::string cycle_text(std::span<const std::uint64_t> ids);
-
 inline constexpr std::int64_t kTags = 500'000'000;  // the feeder takes tags modulo this
 
 // ASTRA-Sim's event queue keeps ns in doubles. Later than 2^53 an event may be due at a ns that none of them is, and
