@@ -1,0 +1,96 @@
+#include "stage_chunks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ns_dist {
+namespace {
+
+void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
+  chunk.after_forward += kept.after_forward * static_cast<double>(count);
+  chunk.after_input_gradient += kept.after_input_gradient * static_cast<double>(count);
+}
+
+// `working`: bytes on top of what is kept while its backward pass runs.
+void add_loss(const ParallelPlan& plan, const ModelPart& part, std::int64_t count, double working, ChunkBytes& chunk) {
+  add(chunk, part.kept, count);
+  chunk.loss += part.kept.after_forward * static_cast<double>(count);
+  chunk.logged = std::max(chunk.logged, part.logged);
+  // A forward pass alone works on what it would keep, and keeps nothing for a further loss.
+  if (plan.passes == Passes::kForward) {
+    chunk.loss_forward = std::max(chunk.loss_forward, part.working - part.kept.after_forward);
+  } else {
+    chunk.loss_forward = std::max(chunk.loss_forward, part.transient);
+    chunk.loss_backward = std::max(chunk.loss_backward, working);
+  }
+}
+
+// All but what they keep.
+void add_layers(const ParallelPlan& plan, const ModelPart& part, std::int64_t layers, double working,
+                StageChunks& stage, ChunkBytes& chunk) {
+  const auto count = static_cast<double>(layers);
+  if (plan.kv_cache) stage.cached += part.cached * count;
+  chunk.working = std::max(chunk.working, working);
+  stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
+  stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
+  stage.layer_parameters += part.parameters.total() * count;
+  stage.layer_frozen += part.frozen.total() * count;
+  const double gathered = gathered_parameters(plan, part.parameters, part.frozen);
+  stage.largest_gathered = std::max(stage.largest_gathered, gathered);
+  stage.layer_gathered += gathered * count;
+}
+
+}  // namespace
+
+void StageChunks::add_away(std::size_t chunk, double bytes, double count) {
+  away.resize(chunks.size());
+  away[chunk].after_forward += count;
+  if (bytes > most_kept) {
+    next_kept = std::exchange(most_kept, bytes);
+    largest_away.clear();
+  }
+  if (bytes < most_kept) {
+    next_kept = std::max(next_kept, bytes);
+    return;
+  }
+  largest_away.resize(chunks.size());
+  largest_away[chunk].after_forward += count;
+}
+
+double gathered_parameters(const ParallelPlan& plan, const RankParameters& trained, const RankParameters& frozen) {
+  const bool experts = has_fp32_shards(plan) || sharing_replicas(plan, true) > 1;
+  return trained.dense + frozen.dense + (experts ? trained.experts + frozen.experts : 0);
+}
+
+std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
+                                       const ModelParts& parts) {
+  std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
+  const bool splits = traits_of(*shape.plan).splits_backward;
+  for (const std::vector<Seat>& direction : seats) {
+    for (std::size_t position = 0; position < direction.size(); ++position) {
+      const auto chunk = static_cast<std::size_t>(direction[position].chunk);
+      StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
+      stage.chunks.resize(std::max(stage.chunks.size(), chunk + 1));
+      for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
+        const ModelPart& part = parts[run.part];
+        const double working = splits ? part.working_of_split : part.working;
+        if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {
+          add_loss(*shape.plan, part, run.count, working, stage.chunks[chunk]);
+          continue;
+        }
+        std::int64_t away = 0;
+        if (run.part >= Part::kLayers) {
+          const std::int64_t before = run.layer - layers[position].first;
+          away = std::clamp<std::int64_t>(shape.plan->offload_activations - before, 0, run.count);
+          add(stage.chunks[chunk], {0, part.kept.after_input_gradient}, away);
+          if (away > 0) stage.add_away(chunk, part.kept.after_forward, static_cast<double>(away));
+        }
+        add(stage.chunks[chunk], part.kept, run.count - away);
+        if (run.part != Part::kEmbedding) add_layers(*shape.plan, part, run.count, working, stage, stage.chunks[chunk]);
+      }
+    }
+  }
+  return stages;
+}
+
+}  // namespace ns_dist

@@ -1,0 +1,161 @@
+#include "stage_state.h"
+
+#include <algorithm>
+
+namespace ns_dist {
+namespace {
+
+// Ranks that share weights or gradients hold their part, and all of embedding, loss and the layers under way (PyTorch
+// FSDP: the root module keeps its own parameters from its forward to its backward pass).
+double whole_of(double all, double in_layers, double under_way, double largest) {
+  return std::min(all, std::max(0.0, all - in_layers) + under_way * largest);
+}
+
+}  // namespace
+
+StageState::StageState(const Shape& shape, const RankParameters& trained, const RankParameters& frozen,
+                       const StageChunks& layers, const MatrixShares& shares)
+    : shape_(shape),
+      plan_(*shape.plan),
+      trained_(trained),
+      frozen_(frozen),
+      layers_(layers),
+      shares_(shares),
+      each_(bytes_per_parameter(shape.dtype, plan_.optimizer_state, plan_.weights)),
+      updated_(updated_parameters(trained, plan_, shares)),
+      padding_(padded(trained, shares.padding, shares.expert_padding).total() - trained.total()),
+      whole_(whole_of(trained.total(), layers.layer_parameters, kLayersUnderWay, layers.largest_parameters)) {}
+
+void StageState::add_to(StageMemory& used, std::int64_t microbatches, StageMemoryDetail* detail) const {
+  add_weights(used, detail);
+  if (plan_.passes == Passes::kForward) return;
+  add_gradients(used, microbatches, detail);
+  add_copies_of_gradients(used);
+  if (plan_.passes == Passes::kTraining) add_optimizer(used);
+}
+
+void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const {
+  RankParameters all = trained_;
+  all += frozen_;
+  const double under_way = 1 + static_cast<double>(plan_.prefetch);
+  const bool by_layer = shards_weights(plan_) && plan_.reshard;
+  const double in_layers = layers_.layer_parameters + layers_.layer_frozen;
+  const double in_passes =
+      by_layer ? whole_of(all.total(), in_layers, under_way, layers_.largest_parameters + layers_.largest_frozen)
+               : all.total();
+  const double gathered = shards_weights(plan_) ? gathered_parameters(plan_, trained_, frozen_) : all.total();
+  const double whole_weights =
+      by_layer ? whole_of(gathered, layers_.layer_gathered, under_way, layers_.largest_gathered) : gathered;
+  // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
+  // are cast for one pass, and their shards are not.
+  const bool for_a_pass = casts_in_passes(plan_);
+  const double whole_layers = in_passes - std::max(0.0, all.total() - in_layers);
+  const double whole_quantized = in_layers > 0 ? all.quantized * std::min(1.0, whole_layers / in_layers) : 0;
+  const double cast = for_a_pass ? shape_.weight_element : weight_bytes(shape_);
+  const double added = cast - (plan_.fp8_params ? each_.weight : 0);
+  // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
+  const double copied = shape_.autocast ? shape_.element : 0;
+  const Bytes whole_bytes =
+      (whole_weights * (each_.weight + copied) + padding_ * each_.weight + whole_quantized * added) * units::B;
+  used.weights = whole_bytes;
+  used.padding = padding_ * each_.weight * units::B;
+  double with_casts = whole_quantized, with_copies = whole_weights;
+  if (shards_weights(plan_)) {
+    const double shared = share_of_rank(all, plan_), fp32 = size_of(DType::kFp32) / units::B;
+    // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
+    // the weights' format, as of frozen ones.
+    const bool masters = has_fp32_shards(plan_) && each_.weight < fp32, trains = plan_.passes == Passes::kTraining;
+    const double trained = !masters ? each_.weight : trains ? plan_.offload_optimizer.value * each_.weight : fp32;
+    used.weights += (updated_ * trained + (shared - updated_) * each_.weight) * units::B;
+    if (!for_a_pass) {
+      const double quantized = all.total() > 0 ? shared * all.quantized / all.total() : 0;
+      used.weights += quantized * added * units::B;
+      with_casts += quantized, with_copies += shared;
+    }
+    if (detail) detail->gathered_weights = whole_bytes;
+  }
+  if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
+}
+
+// Where there is no gradient before the first backward pass, they grow while activations go: what they take beyond the
+// activations' place. The first is that of the logits' projection, beside all that layers keep; a loss that computes a
+// part of the tokens after the other makes it in its forward pass.
+Bytes StageState::beyond_activations(Bytes sums, Bytes activations) const {
+  double kept = 0, loss = 0, working = 0, loss_forward = 0;
+  for (const ChunkBytes& chunk : layers_.chunks) {
+    kept += chunk.after_forward, loss += chunk.loss;
+    working = std::max(working, chunk.working), loss_forward = std::max(loss_forward, chunk.loss_forward);
+  }
+  Bytes beside;
+  if (loss > 0 && plan_.lora_rank == 0 && shape_.model->labels == 0) {
+    const double share = shards_gradients(plan_) ? updated_ / std::max(1.0, trained_.total()) : 1;
+    const Bytes first = share * shape_.table() * gradient_size(plan_, shape_.dtype);
+    const bool in_parts = loss_library_of(plan_) == Library::kLiger;
+    const double there = in_parts ? kept + loss_forward : kept - loss + working;
+    beside = min(sums, first) + there * units::B - activations;
+  }
+  // When the first layer runs backward, all gradients but its own and the embedding's are there.
+  if (layers_.largest_parameters > 0 && !layers_.chunks.empty()) {
+    const double count = std::max(1.0, layers_.layer_parameters / layers_.largest_parameters);
+    const double share = trained_.total() > 0 ? layers_.largest_parameters / trained_.total() : 0;
+    const double table = plan_.lora_rank == 0 && !shape_.model->ties_logits() && trained_.total() > 0
+                             ? shape_.table() / trained_.total()
+                             : 0;
+    const Bytes there = std::max(0.0, 1 - share - table) * sums;
+    beside = max(beside, there + ((kept - loss) / count + working) * units::B - activations);
+  }
+  return max(max(Bytes(), sums - activations), beside);
+}
+
+// Embedding and logits are counted as whole at the same time. Under FSDP2 they are not, but there a layer's gradients
+// have a copy in the format of the reduction (foreach_reduce), which is not counted and about as large.
+void StageState::add_gradients(StageMemory& used, std::int64_t microbatches, StageMemoryDetail* detail) const {
+  const auto sums = [&](Bytes whole) {
+    const bool grow = takes_first_gradients(plan_) && microbatches == 1;
+    return grow ? beyond_activations(whole, used.activations) : whole;
+  };
+  if (shards_gradients(plan_) || offloads_gradients(plan_)) {
+    const Bytes sum = has_fp32_shards(plan_) ? size_of(DType::kFp32) : gradient_size(plan_, shape_.dtype);
+    const double stays = offloads_gradients(plan_) ? 1 - plan_.offload_optimizer.value : 1;
+    used.gradients = sums(stays * updated_ * sum) + whole_ * each_.weight * units::B;
+    if (detail) detail->whole_gradients = whole_ * each_.weight * units::B;
+    return;
+  }
+  const Bytes buffer = (trained_.total() + padding_) * gradient_size(plan_, shape_.dtype);
+  used.gradients = sums(buffer);
+  // PyTorch's DistributedDataParallel has buckets of their size beside them (gradient_as_bucket_view is off).
+  if (plan_.weights != WeightStorage::kMaster && has_replicas(plan_) && !is_fsdp(plan_)) used.gradients += buffer;
+  used.padding += padding_ * gradient_size(plan_, shape_.dtype);
+  // Beside the sums, the low-precision gradients of a microbatch: DeepSpeed adds them when its pass is over, FSDP2
+  // layer by layer (to_accumulated_grad_if_needed).
+  if (plan_.grad_accumulation == GradAccumulation::kFp32) {
+    const Bytes unsummed = (is_whole_in_passes(plan_) ? whole_ : trained_.total()) * each_.weight * units::B;
+    used.gradients += unsummed;
+    if (detail) detail->unsummed_gradients = unsummed;
+  }
+}
+
+// For their reduction, and for the optimizer.
+void StageState::add_copies_of_gradients(StageMemory& used) const {
+  if (plan_.zero != ZeroStage::kNone && plan_.zero_library == ZeroLibrary::kDefault)
+    used.other += static_cast<double>(plan_.reduce_bucket) * each_.weight * units::B;
+  if (!copies_gradients(plan_)) return;
+  const Bytes flat = gradient_size(plan_, shape_.dtype), fp32 = size_of(DType::kFp32);
+  const Bytes each_copied = flat < fp32 ? flat + fp32 : flat;
+  const Bytes copies = updated_ * (1 - plan_.offload_optimizer.value) * each_copied;
+  used.in_place_of_activations = min(copies, used.activations);
+  used.other += copies - used.in_place_of_activations;
+}
+
+void StageState::add_optimizer(StageMemory& used) const {
+  used.optimizer =
+      (updated_ * (1 - plan_.offload_optimizer.value) * each_.optimizer - shares_.owned * each_.moment) * units::B;
+  // The rank with a table has little else.
+  if (sums_whole_gradients(plan_) && plan_.zero != ZeroStage::kNone) {
+    const double largest = std::max(shape_.table(), shape_.layer_table());
+    const double table = std::min(largest, std::max(0.0, trained_.dense - trained_.matrices));
+    used.optimizer = max(used.optimizer, table * each_.optimizer * units::B);
+  }
+}
+
+}  // namespace ns_dist
