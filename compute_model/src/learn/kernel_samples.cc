@@ -136,138 +136,186 @@ std::string places_of(const KernelFitOptions& options) {
   return fmt::format("{}", fmt::join(places, ", "));
 }
 
-Result<KernelSamples> read_samples(const KernelFitOptions& options,
-                                   const std::function<Result<Gpu>(std::string_view)>& gpu_of,
-                                   const std::function<void(double, std::string_view)>& progress) {
-  KernelSamples data;
-  std::vector<std::array<Machine, 2>>& machines = data.machines;
-  std::map<std::string, std::size_t, std::less<>> ids;  // as tables write them
-  std::set<std::string, std::less<>> excluded;          // ids
-  for (const std::string& name : options.exclude_gpus) {
-    NS_TRY(const Gpu gpu, gpu_of(name));
-    excluded.insert(gpu.id);
+namespace {
+
+class SampleReader {
+ public:
+  SampleReader(const KernelFitOptions& options, const std::function<Result<Gpu>(std::string_view)>& gpu_of)
+      : options_(options), gpu_of_(gpu_of) {}
+
+  Result<void> exclude_gpus() {
+    for (const std::string& name : options_.exclude_gpus) {
+      NS_TRY(const Gpu gpu, gpu_of_(name));
+      excluded_.insert(gpu.id);
+    }
+    return {};
   }
-  std::set<std::string, std::less<>> left_out;  // GPUs and generations that rows were left out of
-  for (const Table& entry : kTables) {
+
+  // Empty: it is not wanted, or not there.
+  std::filesystem::path find(const Table& entry) const {
     const auto named = [&](const std::string& prefix) { return entry.name.starts_with(prefix); };
-    if (std::any_of(options.exclude_tables.begin(), options.exclude_tables.end(), named)) continue;
-    if (!options.tables.empty() && std::none_of(options.tables.begin(), options.tables.end(), named)) continue;
-    std::filesystem::path path;
-    for (const std::filesystem::path& data_folder : options.data) {
+    if (std::any_of(options_.exclude_tables.begin(), options_.exclude_tables.end(), named)) return {};
+    if (!options_.tables.empty() && std::none_of(options_.tables.begin(), options_.tables.end(), named)) return {};
+    for (const std::filesystem::path& data_folder : options_.data) {
       for (const std::string_view folder : kFolders) {
-        if (path.empty()) path = table_path(data_folder / folder, entry.name);
+        std::filesystem::path path = table_path(data_folder / folder, entry.name);
+        if (!path.empty()) return path;
       }
     }
-    if (path.empty()) continue;
-    NS_TRY(const CsvTable table, CsvTable::read(path));
-    if (progress) progress(0, "reading " + std::string(entry.name));
+    return {};
+  }
+
+  Result<void> read(const Table& entry, const CsvTable& table) {
     // Tables without a row for the wanted predictors leave no trace.
     bool used = false;
     std::size_t flagged = 0, others = 0;
-    std::uint64_t hash = data.hash;
+    std::uint64_t hash = data_.hash;
     const KernelReader reader(table);
-    const PreferredFrameworks preferred(table, options.prefer_frameworks);
+    const PreferredFrameworks preferred(table, options_.prefer_frameworks);
     for (std::size_t i = 0; i < table.row_count(); ++i) {
       for (const char c : table.text(i)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
       NS_TRY(KernelRow row, reader.row(i));
-      if (!row.bad_latency.empty())
-        return fail(bad_latency(row.bad_latency, fmt::format("{}:{}", table.where(), table.line(i))));
+      NS_TRY_VOID(check_latency(row, table, i));
       if (!row.latency_ms) continue;
-      if (*row.latency_ms < kShortest || *row.latency_ms > kLongest) {
-        return fail({ErrorCode::kInvalidInput, fmt::format("latency_ms is {:g}", *row.latency_ms),
-                     fmt::format("{}:{}", table.where(), table.line(i)), "a kernel's milliseconds, 1e-6 to 1e9"});
-      }
       if (entry.is_unfit != nullptr && entry.is_unfit(row)) row.doubtful = true;
       if (row.doubtful) ++flagged;
       const bool other = preferred.passes_over(row);
       if (other) ++others;
       if (row.doubtful || other) continue;
-      auto found = ids.find(row.gpu);
-      if (found == ids.end()) {
-        NS_TRY(Gpu gpu, gpu_of(row.gpu));
-        const auto known =
-            std::find_if(data.gpus.begin(), data.gpus.end(), [&](const Gpu& one) { return one.id == gpu.id; });
-        found = ids.emplace(std::string(row.gpu), static_cast<std::size_t>(known - data.gpus.begin())).first;
-        if (known == data.gpus.end()) {
-          NS_TRY(Machine burst, make_machine(gpu, Mode::kBurst));
-          NS_TRY(Machine sustained, make_machine(gpu, Mode::kSustained));
-          data.gpus.push_back(std::move(gpu));
-          machines.push_back({std::move(burst), std::move(sustained)});
-        }
-      }
-      const std::size_t g = found->second;
-      const Gpu& gpu = data.gpus[g];
-      if (excluded.contains(gpu.id)) {
-        left_out.insert(gpu.id);
-        continue;
-      }
-      const auto generation = std::find_if(
-          options.exclude_generations.begin(), options.exclude_generations.end(),
-          [&](const std::string& name) { return name == gpu.architecture || name == generation_of(gpu.architecture); });
-      if (generation != options.exclude_generations.end()) {
-        left_out.insert(*generation);
-        continue;
-      }
+      NS_TRY(const std::size_t gpu, index_of_gpu(row.gpu));
+      if (leaves_out(data_.gpus[gpu])) continue;
       for (const Mode mode : {Mode::kBurst, Mode::kSustained}) {
         if (mode == Mode::kBurst ? !entry.burst : !entry.sustained) continue;
-        const auto predictor = predictor_of(row.work, data.gpus[g], mode);
-        if (!predictor) continue;
-        if (!options.predictors.empty() && std::find(options.predictors.begin(), options.predictors.end(),
-                                                     name_of(*predictor)) == options.predictors.end())
-          continue;
-        const Machine& machine = machines[g][mode == Mode::kBurst ? 0 : 1];
-        KernelSample sample;
-        sample.work = row.work, sample.mode = mode;
-        resolve_library(sample.work, data.gpus[g]);
-        sample.gpu = g;
-        sample.seconds = *row.latency_ms * 1e-3;
-        sample.see(features_of(*predictor, machine, sample.work, mode, {}));
-        // Kernels on the launch floor say little; large ones carry the time of a step.
-        sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
-        sample.shape = shape_number(row.work);
-        sample.holds_more = entry.holds_more != nullptr && entry.holds_more(row);
-        const double limit = data.gpus[g].board_power / units::W;
-        if (row.power_w && mode == Mode::kSustained && limit > 0) {
-          sample.power = static_cast<float>(std::log(*row.power_w / limit));
-        }
-        const Work work = work_of(row.work);
-        const double peak = machine.peak(row.work.dtype);
-        sample.floor = std::max(peak > 0 ? work.flops / units::FLOP / peak : 0,
-                                (work.read + work.written) / units::B / machine.bandwidth);
-        std::vector<KernelSample>& samples = data.samples[static_cast<std::size_t>(*predictor)];
-        used = true;
-        if (entry.fastest) {
-          const auto same = std::find_if(samples.begin(), samples.end(), [&](const KernelSample& known) {
-            return known.gpu == g && known.mode == mode && known.work == sample.work;
-          });
-          if (same != samples.end()) {
-            if (sample.seconds < same->seconds) *same = sample;
-            continue;
-          }
-        }
-        samples.push_back(std::move(sample));
+        if (add(entry, row, gpu, mode)) used = true;
       }
     }
     if (used) {
-      data.tables.emplace_back(entry.name), data.hash = hash;
-      data.flagged += flagged, data.of_other_frameworks += others;
+      data_.tables.emplace_back(entry.name), data_.hash = hash;
+      data_.flagged += flagged, data_.of_other_frameworks += others;
     }
+    return {};
   }
-  for (const std::string& name : excluded) {
-    if (!left_out.contains(name)) return fail(excluded_nothing("--exclude-gpu", name, data));
-  }
-  for (const std::string& name : options.exclude_generations) {
-    if (!left_out.contains(name)) return fail(excluded_nothing("--exclude-generation", name, data));
-  }
-  if (data.tables.empty()) {
+
+  // Errors: nothing of what is excluded, no table.
+  Result<KernelSamples> samples() && {
+    for (const std::string& name : excluded_) {
+      if (!left_out_.contains(name)) return fail(excluded_nothing("--exclude-gpu", name, data_));
+    }
+    for (const std::string& name : options_.exclude_generations) {
+      if (!left_out_.contains(name)) return fail(excluded_nothing("--exclude-generation", name, data_));
+    }
+    if (!data_.tables.empty()) return std::move(data_);
     Error error;
     error.code = ErrorCode::kNotFound;
     error.message = "no table of measured kernels for what is to be fitted";
-    error.where = places_of(options);
+    error.where = places_of(options_);
     error.expected = "files such as bf16_gemm.csv.gz";
     return fail(error);
   }
-  return data;
+
+ private:
+  static Result<void> check_latency(const KernelRow& row, const CsvTable& table, std::size_t i) {
+    const auto where = [&] { return fmt::format("{}:{}", table.where(), table.line(i)); };
+    if (!row.bad_latency.empty()) return fail(bad_latency(row.bad_latency, where()));
+    if (!row.latency_ms || (*row.latency_ms >= kShortest && *row.latency_ms <= kLongest)) return {};
+    return fail({ErrorCode::kInvalidInput, fmt::format("latency_ms is {:g}", *row.latency_ms), where(),
+                 "a kernel's milliseconds, 1e-6 to 1e9"});
+  }
+
+  // Of the GPU that tables call so, in data_.
+  Result<std::size_t> index_of_gpu(std::string_view name) {
+    if (const auto known = ids_.find(name); known != ids_.end()) return known->second;
+    NS_TRY(Gpu gpu, gpu_of_(name));
+    const auto same =
+        std::find_if(data_.gpus.begin(), data_.gpus.end(), [&](const Gpu& one) { return one.id == gpu.id; });
+    const auto index = static_cast<std::size_t>(same - data_.gpus.begin());
+    if (same == data_.gpus.end()) {
+      NS_TRY(Machine burst, make_machine(gpu, Mode::kBurst));
+      NS_TRY(Machine sustained, make_machine(gpu, Mode::kSustained));
+      data_.gpus.push_back(std::move(gpu));
+      data_.machines.push_back({std::move(burst), std::move(sustained)});
+    }
+    ids_.emplace(std::string(name), index);
+    return index;
+  }
+
+  bool leaves_out(const Gpu& gpu) {
+    if (excluded_.contains(gpu.id)) {
+      left_out_.insert(gpu.id);
+      return true;
+    }
+    const auto& generations = options_.exclude_generations;
+    const auto generation = std::find_if(generations.begin(), generations.end(), [&](const std::string& name) {
+      return name == gpu.architecture || name == generation_of(gpu.architecture);
+    });
+    if (generation == generations.end()) return false;
+    left_out_.insert(*generation);
+    return true;
+  }
+
+  // False: it is of no predictor that is wanted.
+  bool add(const Table& entry, const KernelRow& row, std::size_t g, Mode mode) {
+    const Gpu& gpu = data_.gpus[g];
+    const auto predictor = predictor_of(row.work, gpu, mode);
+    if (!predictor) return false;
+    const auto& wanted = options_.predictors;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name_of(*predictor)) == wanted.end()) return false;
+    const Machine& machine = data_.machines[g][mode == Mode::kBurst ? 0 : 1];
+    KernelSample sample;
+    sample.work = row.work, sample.mode = mode;
+    resolve_library(sample.work, gpu);
+    sample.gpu = g;
+    sample.seconds = *row.latency_ms * 1e-3;
+    sample.see(features_of(*predictor, machine, sample.work, mode, {}));
+    // Kernels on the launch floor say little; large ones carry the time of a step.
+    sample.weight = static_cast<float>(std::clamp(std::cbrt(sample.seconds / 50e-6), 0.5, 2.0));
+    sample.shape = shape_number(row.work);
+    sample.holds_more = entry.holds_more != nullptr && entry.holds_more(row);
+    const double limit = gpu.board_power / units::W;
+    if (row.power_w && mode == Mode::kSustained && limit > 0) {
+      sample.power = static_cast<float>(std::log(*row.power_w / limit));
+    }
+    const Work work = work_of(row.work);
+    const double peak = machine.peak(row.work.dtype);
+    sample.floor = std::max(peak > 0 ? work.flops / units::FLOP / peak : 0,
+                            (work.read + work.written) / units::B / machine.bandwidth);
+    std::vector<KernelSample>& samples = data_.samples[static_cast<std::size_t>(*predictor)];
+    if (entry.fastest) {
+      const auto same = std::find_if(samples.begin(), samples.end(), [&](const KernelSample& known) {
+        return known.gpu == g && known.mode == mode && known.work == sample.work;
+      });
+      if (same != samples.end()) {
+        if (sample.seconds < same->seconds) *same = sample;
+        return true;
+      }
+    }
+    samples.push_back(std::move(sample));
+    return true;
+  }
+
+  const KernelFitOptions& options_;
+  const std::function<Result<Gpu>(std::string_view)>& gpu_of_;
+  KernelSamples data_;
+  std::map<std::string, std::size_t, std::less<>> ids_;  // as tables write them
+  std::set<std::string, std::less<>> excluded_;          // ids
+  std::set<std::string, std::less<>> left_out_;          // GPUs and generations that rows were left out of
+};
+
+}  // namespace
+
+Result<KernelSamples> read_samples(const KernelFitOptions& options,
+                                   const std::function<Result<Gpu>(std::string_view)>& gpu_of,
+                                   const std::function<void(double, std::string_view)>& progress) {
+  SampleReader reader(options, gpu_of);
+  NS_TRY_VOID(reader.exclude_gpus());
+  for (const Table& entry : kTables) {
+    const std::filesystem::path path = reader.find(entry);
+    if (path.empty()) continue;
+    NS_TRY(const CsvTable table, CsvTable::read(path));
+    if (progress) progress(0, "reading " + std::string(entry.name));
+    NS_TRY_VOID(reader.read(entry, table));
+  }
+  return std::move(reader).samples();
 }
 
 }  // namespace ns_dist
