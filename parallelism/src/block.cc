@@ -4,7 +4,9 @@
 #include <iterator>
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 namespace {

@@ -5,8 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/chosen_attention.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 namespace {

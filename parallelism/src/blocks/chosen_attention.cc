@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "blocks/indexer.h"
+#include "blocks/linear.h"
 
 namespace ns_dist::blocks {
 namespace {

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/indexer.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 namespace {

@@ -1,7 +1,9 @@
 // Token and position embeddings, the table split over the vocabulary (Shoeybi et al. 2019, arXiv 1909.08053, s.3).
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 namespace {

@@ -1,7 +1,9 @@
 // The dense MLP.
 #include <algorithm>
 
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 

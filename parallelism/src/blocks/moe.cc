@@ -5,7 +5,9 @@
 #include <cmath>
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 namespace {

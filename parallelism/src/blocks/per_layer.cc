@@ -1,7 +1,9 @@
 // What a layer adds of its per-layer embeddings (Gemma 4: modeling_gemma4.py, Gemma4TextDecoderLayer): they are
 // weighted by a gate that is made of the hidden states, and projected to their width. Both matrices are whole on every
 // tensor-parallel rank and run on its own tokens.
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 

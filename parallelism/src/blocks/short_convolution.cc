@@ -4,7 +4,9 @@
 // Context-parallel ranks would exchange the few tokens before their own, which is not counted.
 #include <utility>
 
+#include "blocks/branch.h"
 #include "blocks/common.h"
+#include "blocks/linear.h"
 
 namespace ns_dist {
 
