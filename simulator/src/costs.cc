@@ -134,84 +134,127 @@ static std::vector<std::vector<Rank>> users_of(const StepProgram& program,
   return users;
 }
 
-Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session) {
-  const NetworkSettings& settings = scenario.network;
-  const bool shares = settings.contention || settings.compute_slowdown;
-  const std::int64_t period = period_of(scenario.cluster);
-  const Rank stage_stride = program.mesh.stride("pp");
-  const TrainingClock clock = training_clock(scenario, program.mesh.ranks());
-  const NetworkCost& network = session.network(scenario.training.precision);
-  const double busiest = busiest_over_mean(scenario.model, scenario.plan);
-  ProgramCosts costs;
-  std::vector<std::pair<Rank, double>> places;  // by row
-  for (std::size_t stage = 0; stage < program.actors.size(); ++stage) {
-    const std::pair place{program.actors[stage].rank % period, slowdown_of(scenario.stragglers, stage)};
-    const auto known = std::find(places.begin(), places.end(), place);
-    costs.row_of_actor.push_back(static_cast<std::uint32_t>(known - places.begin()));
-    if (known == places.end()) places.push_back(place);
-  }
-  const std::vector<std::vector<Rank>> users = users_of(program, costs.row_of_actor, places.size());
-  std::vector<std::pair<std::tuple<Rank, Rank, double>, std::pair<std::size_t, std::size_t>>> messages;
-  costs.rows.reserve(places.size());
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    ProgramCosts::Row& row = costs.rows.emplace_back();
-    OtherPlaces others(program.mesh, scenario.cluster);
-    row.forecasts.reserve(program.works.size() + program.fragments.size());  // with waits for the host
-    row.forecasts.resize(program.works.size());
-    if (shares) row.demands.resize(program.works.size());
-    for (std::size_t w = 0; w < program.works.size(); ++w) {
-      const Rank rank = users[r][w];
-      if (rank < 0) continue;
-      const WorkItem& item = program.works[w];
-      // Messages between ranks that lie alike take the same.
-      const auto* message = std::get_if<Message>(&item.work);
-      if (message != nullptr) {
-        const auto [first, last] = ends_of(*message, stage_stride);
-        const std::tuple alike{first % period, last - first, message->size.in_base()};
-        const auto known = std::find_if(messages.begin(), messages.end(),
-                                        [&](const auto& entry) { return std::get<0>(entry) == alike; });
-        if (known != messages.end()) {
-          const auto [row_of, work] = std::get<1>(*known);
-          row.forecasts[w] = costs.rows[row_of].forecasts[work];
-          if (shares) row.demands[w] = costs.rows[row_of].demands[work];
-          continue;
-        }
-        messages.emplace_back(alike, std::pair{r, w});
-      }
-      const bool moves = std::holds_alternative<Collective>(item.work) && rank != 0;
-      std::optional<WorkItem> own;
-      if (moves) own = work_of_actor(item, rank);
-      const auto* op = std::get_if<Operator>(&item.work);
-      if (op != nullptr && op->dtype == DType::kFp16 && session.made_its_models()) {
-        own = item;
-        own->work = clock.kernel_of(*op);
-      }
-      NS_TRY(Forecast forecast, item.host.any()
-                                    ? forecast_host_work(item.host, scenario.cluster.gpu, scenario.host)
-                                    : forecast_work(own ? *own : item, program.mesh, session.compute(), network));
-      if (op == nullptr) {
-        for (WorkItem& other : otherwise_placed(own ? *own : item, program.mesh, others)) {
-          NS_TRY(const Forecast there, forecast_work(other, program.mesh, session.compute(), network));
-          if (there.latency > forecast.latency) forecast = there, own = std::move(other);
-        }
-      }
-      const WorkItem& asked = own ? *own : item;
-      if (op != nullptr && !item.host.any()) {
-        if (const auto even = with_even_groups(asked, busiest); even && session.made_its_models()) {
-          NS_TRY(const Forecast usual, forecast_work(*even, program.mesh, session.compute(), network));
-          forecast = clock.in_training(forecast, usual, *op);
-        } else if (session.made_its_models()) {
-          forecast = clock.in_training(forecast, *op);
-        }
-        for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= places[r].second;
-      }
-      row.forecasts[w] = forecast;
-      if (!shares) continue;
-      NS_TRY(row.demands[w], demand_of(asked, program.mesh, forecast, scenario.cluster, settings.contention,
-                                       settings.compute_slowdown));
+namespace {
+
+class Pricing {
+ public:
+  Pricing(const StepProgram& program, const Scenario& scenario, const Session& session)
+      : program_(program),
+        scenario_(scenario),
+        session_(session),
+        network_(session.network(scenario.training.precision)),
+        clock_(training_clock(scenario, program.mesh.ranks())),
+        busiest_(busiest_over_mean(scenario.model, scenario.plan)),
+        shares_(scenario.network.contention || scenario.network.compute_slowdown),
+        period_(period_of(scenario.cluster)) {}
+
+  Result<ProgramCosts> costs() {
+    std::vector<std::pair<Rank, double>> places;  // by row; with how many times as long its kernels take
+    for (std::size_t stage = 0; stage < program_.actors.size(); ++stage) {
+      const std::pair place{program_.actors[stage].rank % period_, slowdown_of(scenario_.stragglers, stage)};
+      const auto known = std::find(places.begin(), places.end(), place);
+      costs_.row_of_actor.push_back(static_cast<std::uint32_t>(known - places.begin()));
+      if (known == places.end()) places.push_back(place);
     }
+    const std::vector<std::vector<Rank>> users = users_of(program_, costs_.row_of_actor, places.size());
+    costs_.rows.reserve(places.size());
+    for (std::size_t r = 0; r < places.size(); ++r) NS_TRY_VOID(add_row(users[r], places[r].second));
+    return std::move(costs_);
   }
-  return costs;
+
+ private:
+  Result<void> add_row(const std::vector<Rank>& users, double slowdown) {
+    ProgramCosts::Row& row = costs_.rows.emplace_back();
+    OtherPlaces others(program_.mesh, scenario_.cluster);
+    row.forecasts.reserve(program_.works.size() + program_.fragments.size());  // with waits for the host
+    row.forecasts.resize(program_.works.size());
+    if (shares_) row.demands.resize(program_.works.size());
+    for (std::size_t w = 0; w < program_.works.size(); ++w) {
+      if (users[w] < 0) continue;
+      const WorkItem& item = program_.works[w];
+      const auto* message = std::get_if<Message>(&item.work);
+      if (message != nullptr && copies_alike(*message, w)) continue;
+      const auto* op = std::get_if<Operator>(&item.work);
+      std::optional<WorkItem> own;
+      NS_TRY(row.forecasts[w],
+             op != nullptr ? kernel(item, *op, slowdown, own) : communication(item, users[w], others, own));
+      if (!shares_) continue;
+      NS_TRY(row.demands[w], demand_of(own ? *own : item, program_.mesh, row.forecasts[w], scenario_.cluster,
+                                       scenario_.network.contention, scenario_.network.compute_slowdown));
+    }
+    return {};
+  }
+
+  // Messages between ranks that lie alike take the same. False: this is the first of them.
+  bool copies_alike(const Message& message, std::size_t w) {
+    const auto [first, last] = ends_of(message, program_.mesh.stride("pp"));
+    const std::tuple alike{first % period_, last - first, message.size.in_base()};
+    const auto known =
+        std::find_if(messages_.begin(), messages_.end(), [&](const auto& entry) { return entry.first == alike; });
+    if (known == messages_.end()) {
+      messages_.emplace_back(alike, std::pair{costs_.rows.size() - 1, w});
+      return false;
+    }
+    const auto [row_of, work] = known->second;
+    ProgramCosts::Row& row = costs_.rows.back();
+    row.forecasts[w] = costs_.rows[row_of].forecasts[work];
+    if (shares_) row.demands[w] = costs_.rows[row_of].demands[work];
+    return true;
+  }
+
+  // `own`: the work as the rank runs it, where it is not `item`.
+  Result<Forecast> kernel(const WorkItem& item, const Operator& op, double slowdown,
+                          std::optional<WorkItem>& own) const {
+    if (item.host.any()) return forecast_host_work(item.host, scenario_.cluster.gpu, scenario_.host);
+    const bool own_models = !session_.made_its_models();  // those of the caller, which are left as they are
+    if (op.dtype == DType::kFp16 && !own_models) {
+      own = item;
+      own->work = clock_.kernel_of(op);
+    }
+    const WorkItem& asked = own ? *own : item;
+    NS_TRY(Forecast forecast, forecast_work(asked, program_.mesh, session_.compute(), network_));
+    if (const auto even = with_even_groups(asked, busiest_); even && !own_models) {
+      NS_TRY(const Forecast usual, forecast_work(*even, program_.mesh, session_.compute(), network_));
+      forecast = clock_.in_training(forecast, usual, op);
+    } else if (!own_models) {
+      forecast = clock_.in_training(forecast, op);
+    }
+    for (Seconds* time : {&forecast.latency, &forecast.low, &forecast.high}) *time *= slowdown;
+    return forecast;
+  }
+
+  // Of `rank`, or of the slowest of the ranks that do the same elsewhere.
+  Result<Forecast> communication(const WorkItem& item, Rank rank, OtherPlaces& others,
+                                 std::optional<WorkItem>& own) const {
+    if (std::holds_alternative<Collective>(item.work) && rank != 0) own = work_of_actor(item, rank);
+    const auto forecast_of = [&](const WorkItem& work) {
+      return forecast_work(work, program_.mesh, session_.compute(), network_);
+    };
+    NS_TRY(Forecast forecast, forecast_of(own ? *own : item));
+    for (WorkItem& other : otherwise_placed(own ? *own : item, program_.mesh, others)) {
+      NS_TRY(const Forecast there, forecast_of(other));
+      if (there.latency > forecast.latency) forecast = there, own = std::move(other);
+    }
+    return forecast;
+  }
+
+  const StepProgram& program_;
+  const Scenario& scenario_;
+  const Session& session_;
+  const NetworkCost& network_;
+  TrainingClock clock_;
+  double busiest_;  // rows of the busiest expert over the mean
+  bool shares_;
+  std::int64_t period_;
+  ProgramCosts costs_;
+  // By what makes messages alike, the row and work of the first.
+  std::vector<std::pair<std::tuple<Rank, Rank, double>, std::pair<std::size_t, std::size_t>>> messages_;
+};
+
+}  // namespace
+
+Result<ProgramCosts> costs_of(const StepProgram& program, const Scenario& scenario, const Session& session) {
+  return Pricing(program, scenario, session).costs();
 }
 
 }  // namespace ns_dist
