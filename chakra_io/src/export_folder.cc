@@ -73,6 +73,66 @@ Error in_use(const std::filesystem::path& directory) {
           "wait for the other one, or write another --output"};
 }
 
+// What a folder holds before an export of `ranks` traces "prefix.0.et" and so on into it.
+struct Leftovers {
+  std::vector<std::string> beside;              // of an earlier export, beside its traces
+  std::vector<std::filesystem::path> stale;     // traces of this prefix that will not be written over
+  std::vector<std::filesystem::path> replaced;  // traces of an earlier export with another prefix
+  std::vector<std::string> foreign;             // of no export; sorted
+  Rank last = -1;                               // of the traces of this prefix
+  bool compressed = false;                      // some of them
+};
+// `directory`: as the user wrote it.
+Result<Leftovers> leftovers_in(const std::filesystem::path& folder, const std::filesystem::path& directory,
+                               const std::string& prefix, std::int64_t ranks) {
+  std::error_code failed;
+  std::filesystem::directory_iterator entries(folder, failed);
+  if (failed) return fail(cannot_write(directory));
+  Leftovers out;
+  const auto left = left_by_export(folder);
+  if (left) out.beside = left->beside;
+  for (const auto& entry : entries) {
+    const std::string name = entry.path().filename().string();
+    if (name == kStaging) continue;
+    const auto trace = entry.is_directory(failed) ? std::nullopt : name_of_trace(name);
+    if (left && trace && trace->stem != prefix && trace->stem == left->prefix) {
+      out.replaced.push_back(entry.path());  // whatever its ranks
+      continue;
+    }
+    if (trace && trace->stem == prefix) {
+      out.last = std::max(out.last, trace->rank);
+      out.compressed |= name.ends_with(".gz");
+      if (trace->rank >= ranks || name.ends_with(".gz")) out.stale.push_back(entry.path());
+      if (left) continue;
+    } else if (std::find(out.beside.begin(), out.beside.end(), name) != out.beside.end() &&
+               !entry.is_directory(failed)) {
+      continue;
+    }
+    out.foreign.push_back(name);
+  }
+  std::sort(out.foreign.begin(), out.foreign.end());
+  return out;
+}
+
+Result<void> check_nothing_is_lost(const Leftovers& left, const std::filesystem::path& directory, std::int64_t ranks) {
+  if (!left.foreign.empty()) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("holds files that are no export's: {}{}", left.foreign.front(),
+                             left.foreign.size() > 1 ? fmt::format(" and {} more", left.foreign.size() - 1) : ""),
+                 directory.string(), "an empty folder, one of an earlier export, or a name that is free",
+                 "write --force to add to it; files of the same names are replaced, traces of more ranks removed"});
+  }
+  if (!left.stale.empty()) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("holds {}traces up to rank {}, and this plan has {} ranks",
+                             left.compressed ? "compressed " : "", left.last, ranks),
+                 directory.string(),
+                 left.compressed ? "a folder without compressed traces" : "a folder of no more ranks",
+                 "write --force to remove the others"});
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<Manifest> chakra::read_manifest(const std::filesystem::path& folder) {
@@ -124,49 +184,11 @@ Result<ExportFolder> ExportFolder::open(const std::filesystem::path& directory, 
     staging = out.directory_ / kStaging;
     out.lock_ = locked(out.directory_);
     if (out.lock_ < 0) return fail(in_use(directory));
-    std::filesystem::directory_iterator entries(out.directory_, failed);
-    if (failed) return fail(cannot_write(directory));
-    const auto left = left_by_export(out.directory_);
-    if (left) out.left_ = left->beside;
-    std::vector<std::string> foreign;
-    std::vector<std::filesystem::path> replaced;
-    Rank last = -1;
-    bool compressed = false;
-    for (const auto& entry : entries) {
-      const std::string name = entry.path().filename().string();
-      if (name == kStaging) continue;
-      const auto trace = entry.is_directory(failed) ? std::nullopt : name_of_trace(name);
-      if (left && trace && trace->stem != prefix && trace->stem == left->prefix) {
-        replaced.push_back(entry.path());  // of the earlier export, whatever its ranks
-        continue;
-      }
-      if (trace && trace->stem == prefix) {
-        last = std::max(last, trace->rank);
-        compressed |= name.ends_with(".gz");
-        if (trace->rank >= ranks || name.ends_with(".gz")) out.stale_.push_back(entry.path());
-        if (left) continue;
-      } else if (std::find(out.left_.begin(), out.left_.end(), name) != out.left_.end() &&
-                 !entry.is_directory(failed)) {
-        continue;
-      }
-      foreign.push_back(name);
-    }
-    std::sort(foreign.begin(), foreign.end());
-    if (!foreign.empty() && !force) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("holds files that are no export's: {}{}", foreign.front(),
-                               foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""),
-                   directory.string(), "an empty folder, one of an earlier export, or a name that is free",
-                   "write --force to add to it; files of the same names are replaced, traces of more ranks removed"});
-    }
-    if (!out.stale_.empty() && !force) {
-      return fail({ErrorCode::kInvalidInput,
-                   fmt::format("holds {}traces up to rank {}, and this plan has {} ranks",
-                               compressed ? "compressed " : "", last, ranks),
-                   directory.string(), compressed ? "a folder without compressed traces" : "a folder of no more ranks",
-                   "write --force to remove the others"});
-    }
-    out.stale_.insert(out.stale_.end(), replaced.begin(), replaced.end());
+    NS_TRY(Leftovers left, leftovers_in(out.directory_, directory, prefix, ranks));
+    if (!force) NS_TRY_VOID(check_nothing_is_lost(left, directory, ranks));
+    out.left_ = std::move(left.beside);
+    out.stale_ = std::move(left.stale);
+    out.stale_.insert(out.stale_.end(), left.replaced.begin(), left.replaced.end());
   }
   if (out.lock_ >= 0) std::filesystem::remove_all(staging, failed);  // without it, another's may be there by now
   out.staging_ = Unfinished::folder(staging);

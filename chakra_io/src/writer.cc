@@ -220,6 +220,47 @@ class StageWriter {
     return !told ? "" : same ? first : all;
   }
 
+  // What a chain of kernels is and does, or a wait.
+  void add_kernels(const StageProgram& program, const Operation& operation, std::span<const NodeId> chain,
+                   double exact_ns, TraceNode* out) {
+    const WorkItem& item = graph_.work_of(operation.node);
+    const auto add = [out](const char* name, TraceValue value) { out->attributes.push_back({name, std::move(value)}); };
+    bool told = false;  // by another node
+    // Ours, too. What waits for the host is always told: other GPUs make it no shorter.
+    if (operators_ || (is_wait(std::get<Operator>(item.work)) && !item.host.any())) {
+      std::string specs;
+      for (const NodeId each : chain) {
+        specs += (specs.empty() ? "" : "|") + to_spec(std::get<Operator>(graph_.work_of(each).work));
+      }
+      std::string factors = factors_of(chain);
+      if (compact_) {
+        const auto [first, added] = told_by_.try_emplace(specs + "\n" + factors, out->id);
+        told = !added;
+        if (told) add("ns_dist_as", static_cast<std::int64_t>(first->second));
+      }
+      if (!told) add("ns_dist_op", std::move(specs));
+      if (!told && !factors.empty()) add("ns_dist_factor", std::move(factors));
+      if (operators_ && !item.launches.empty()) add_launches(program, operation.node, out);
+      if (operators_ && !compact_) add("ns_dist_pass", std::string(name_of(item.category)));
+    }
+    if (encoding_ == TraceEncoding::kRoofline) {
+      // trunc(num_ops / 1e12 * 1e9) ns: the 500 keep the product clear of the edge. The feeder asserts at 0 ns.
+      const std::int64_t ns = std::max<std::int64_t>(1, carry_ns_.next(graph_.node(operation.node).lane, exact_ns, 1));
+      add("num_ops", std::min(ns, std::int64_t{1} << 52) * 1000 + 500);
+      add("tensor_size", std::int64_t{1});
+    } else if (!told) {
+      Work work;
+      for (const NodeId each : chain) {
+        const Work one = work_of(std::get<Operator>(graph_.work_of(each).work));
+        work.flops += one.flops;
+        work.read += one.read;
+        work.written += one.written;
+      }
+      add("num_ops", whole_bytes(work.flops / units::FLOP));  // not 0: its roofline would divide by it
+      add("tensor_size", whole_bytes((work.read + work.written) / units::B));
+    }
+  }
+
   TraceNode node_of(const StageProgram& program, std::size_t i) {
     const Operation& operation = program.operations[i];
     const GraphNode& node = graph_.node(operation.node);
@@ -268,40 +309,7 @@ class StageWriter {
     // Ours; nobody else reads it.
     if (!compact_ || (roofline && kernel)) add("ns_dist_duration_ns", exact_ns);
     if (std::holds_alternative<Operator>(item.work)) {
-      bool told = false;  // by another node
-      // Ours, too. What waits for the host is always told: other GPUs make it no shorter.
-      if (operators_ || (is_wait(std::get<Operator>(item.work)) && !item.host.any())) {
-        std::string specs;
-        for (const NodeId each : chain) {
-          specs += (specs.empty() ? "" : "|") + to_spec(std::get<Operator>(graph_.work_of(each).work));
-        }
-        std::string factors = factors_of(chain);
-        if (compact_) {
-          const auto [first, added] = told_by_.try_emplace(specs + "\n" + factors, out.id);
-          told = !added;
-          if (told) add("ns_dist_as", static_cast<std::int64_t>(first->second));
-        }
-        if (!told) add("ns_dist_op", std::move(specs));
-        if (!told && !factors.empty()) add("ns_dist_factor", std::move(factors));
-        if (operators_ && !item.launches.empty()) add_launches(program, operation.node, &out);
-        if (operators_ && !compact_) add("ns_dist_pass", std::string(name_of(item.category)));
-      }
-      if (roofline) {
-        // trunc(num_ops / 1e12 * 1e9) ns: the 500 keep the product clear of the edge. The feeder asserts at 0 ns.
-        const std::int64_t ns = std::max<std::int64_t>(1, carry_ns_.next(node.lane, exact_ns, 1));
-        add("num_ops", std::min(ns, std::int64_t{1} << 52) * 1000 + 500);
-        add("tensor_size", std::int64_t{1});
-      } else if (!told) {
-        Work work;
-        for (const NodeId each : chain) {
-          const Work one = work_of(std::get<Operator>(graph_.work_of(each).work));
-          work.flops += one.flops;
-          work.read += one.read;
-          work.written += one.written;
-        }
-        add("num_ops", whole_bytes(work.flops / units::FLOP));  // not 0: its roofline would divide by it
-        add("tensor_size", whole_bytes((work.read + work.written) / units::B));
-      }
+      add_kernels(program, operation, chain, exact_ns, &out);
     } else if (operation.role == Role::kCollective) {
       add("comm_type", static_cast<std::int64_t>(trace_kind(collective.kind)));
       add("comm_size", astra_comm_size(collective));
