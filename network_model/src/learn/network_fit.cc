@@ -65,11 +65,73 @@ struct Curve {
   }
 };
 
+// Normal equations of a curve: the values at its knots, then the heights of its steps.
+struct Equations {
+  std::vector<std::vector<double>> matrix;  // lower triangle
+  std::vector<double> right;
+  struct Place {
+    Basis basis;
+    double weight = 0;
+  };
+  std::map<std::pair<std::size_t, double>, Place> places;  // that were measured: cluster and bytes
+};
+
+Equations equations_of(const std::vector<Point>& points, const std::vector<double>& switches, double smoothness) {
+  std::map<double, double> rows_of_size;  // every size counts once, however often it was measured
+  for (const Point& point : points) rows_of_size[point.bytes] += 1;
+  const std::size_t n = kKnots + switches.size();
+  Equations out{std::vector<std::vector<double>>(n, std::vector<double>(n, 0)), std::vector<double>(n, 0), {}};
+  auto& [matrix, right, places] = out;
+  for (const Point& point : points) {
+    const double x = network::knot_coordinate(point.modeled);
+    const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
+    Basis basis = {{k, 1 - (x - static_cast<double>(k))}, {k + 1, x - static_cast<double>(k)}};
+    for (std::size_t i = 0; i < switches.size(); ++i) {
+      basis.emplace_back(kKnots + i, network::step_share(x, switches[i]));
+    }
+    const double weight = 1 / rows_of_size[point.bytes];
+    for (const auto& [i, a] : basis) {
+      right[i] += weight * a * point.log_ratio;
+      for (const auto& [j, b] : basis) {
+        if (j <= i) matrix[i][j] += weight * a * b;
+      }
+    }
+    Equations::Place& place = places[{point.cluster, point.bytes}];
+    place.basis = std::move(basis);
+    place.weight += weight;
+  }
+  for (std::size_t k = 1; k + 1 < kKnots; ++k) {
+    constexpr std::array<double, 3> kSecond = {1, -2, 1};
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (std::size_t j = 0; j <= i; ++j) matrix[k - 1 + i][k - 1 + j] += smoothness * kSecond[i] * kSecond[j];
+    }
+  }
+  constexpr double kFlatness = 1e-6;  // ties knots without data to their neighbors
+  for (std::size_t k = 0; k + 1 < kKnots; ++k) {
+    matrix[k][k] += kFlatness;
+    matrix[k + 1][k + 1] += kFlatness;
+    matrix[k + 1][k] -= kFlatness;
+  }
+  constexpr double kHeightPenalty = 0.02;  // on squared heights: a step without data stays low
+  for (std::size_t i = kKnots; i < n; ++i) matrix[i][i] += kHeightPenalty;
+  return out;
+}
+
+// How much of a place's own residual the curve takes up.
+std::map<std::pair<std::size_t, double>, double> leverage_of(const Equations& equations) {
+  std::map<std::pair<std::size_t, double>, double> out;
+  for (const auto& [place, found] : equations.places) {
+    std::vector<double> unit(equations.right.size(), 0);
+    for (const auto& [i, a] : found.basis) unit[i] = a;
+    const std::vector<double> pulled = solve(equations.matrix, unit);
+    for (const auto& [i, a] : found.basis) out[place] += found.weight * a * pulled[i];
+  }
+  return out;
+}
+
 // Least squares for a piecewise linear function with penalized second differences, and steps at `switches` with
 // penalized heights. A step that would go down is dropped: the function has to grow.
 Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, double smoothness) {
-  std::map<double, double> rows_of_size;  // every size counts once, however often it was measured
-  for (const Point& point : points) rows_of_size[point.bytes] += 1;
   double first = static_cast<double>(kKnots), last = 0;
   for (const Point& point : points) {
     first = std::min(first, network::knot_coordinate(point.modeled));
@@ -80,61 +142,16 @@ Curve fit_curve(const std::vector<Point>& points, std::vector<double> switches, 
   Curve curve;
   std::vector<double> solution;
   for (;;) {
-    const std::size_t n = kKnots + switches.size();
-    std::vector<std::vector<double>> matrix(n, std::vector<double>(n, 0));
-    std::vector<double> right(n, 0);
-    struct Place {
-      Basis basis;
-      double weight = 0;
-    };
-    std::map<std::pair<std::size_t, double>, Place> bases;
-    for (const Point& point : points) {
-      const double x = network::knot_coordinate(point.modeled);
-      const auto k = std::min(static_cast<std::size_t>(x), kKnots - 2);
-      Basis basis = {{k, 1 - (x - static_cast<double>(k))}, {k + 1, x - static_cast<double>(k)}};
-      for (std::size_t i = 0; i < switches.size(); ++i) {
-        basis.emplace_back(kKnots + i, network::step_share(x, switches[i]));
-      }
-      const double weight = 1 / rows_of_size[point.bytes];
-      auto& [kept, weights] = bases[{point.cluster, point.bytes}];
-      kept = basis;
-      weights += weight;
-      for (const auto& [i, a] : basis) {
-        right[i] += weight * a * point.log_ratio;
-        for (const auto& [j, b] : basis) {
-          if (j <= i) matrix[i][j] += weight * a * b;
-        }
-      }
-    }
-    for (std::size_t k = 1; k + 1 < kKnots; ++k) {
-      constexpr std::array<double, 3> kSecond = {1, -2, 1};
-      for (std::size_t i = 0; i < 3; ++i) {
-        for (std::size_t j = 0; j <= i; ++j) matrix[k - 1 + i][k - 1 + j] += smoothness * kSecond[i] * kSecond[j];
-      }
-    }
-    constexpr double kFlatness = 1e-6;  // ties knots without data to their neighbors
-    for (std::size_t k = 0; k + 1 < kKnots; ++k) {
-      matrix[k][k] += kFlatness;
-      matrix[k + 1][k + 1] += kFlatness;
-      matrix[k + 1][k] -= kFlatness;
-    }
-    constexpr double kHeightPenalty = 0.02;  // on squared heights: a step without data stays low
-    for (std::size_t i = kKnots; i < n; ++i) matrix[i][i] += kHeightPenalty;
-    solution = solve(matrix, std::move(right));
-    std::size_t lowest = kKnots;
-    for (std::size_t i = kKnots; i < n; ++i) lowest = solution[i] < solution[lowest] ? i : lowest;
+    const Equations equations = equations_of(points, switches, smoothness);
+    solution = solve(equations.matrix, equations.right);
     constexpr double kLeastHeight = 0.02;  // lower steps (2 % of the time) are left out, the lowest first
-    if (n == kKnots || solution[lowest] > kLeastHeight) {
-      for (const auto& [place, found] : bases) {
-        std::vector<double> unit(n, 0);
-        for (const auto& [i, a] : found.basis) unit[i] = a;
-        const std::vector<double> pulled = solve(matrix, unit);
-        double& leverage = curve.leverage[place];
-        for (const auto& [i, a] : found.basis) leverage += found.weight * a * pulled[i];
-      }
+    const auto heights = solution.begin() + static_cast<std::ptrdiff_t>(kKnots);
+    const auto lowest = std::min_element(heights, solution.end());
+    if (lowest == solution.end() || *lowest > kLeastHeight) {
+      curve.leverage = leverage_of(equations);
       break;
     }
-    switches.erase(switches.begin() + static_cast<std::ptrdiff_t>(lowest - kKnots));
+    switches.erase(switches.begin() + (lowest - heights));
   }
 
   std::copy_n(solution.begin(), kKnots, curve.knots.begin());
