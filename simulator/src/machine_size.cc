@@ -98,6 +98,20 @@ std::string machines_of(std::int64_t each, std::int64_t tp, const Cluster& clust
   return fmt::format("{}", fmt::join(ways, ", or "));
 }
 
+// What to write where whole replicas of `each` GPUs do not fill `cluster`: machines whose replicas share the batch
+// evenly, if there are any.
+std::string machines_for(std::int64_t each, const ParallelPlan& plan, const Training& training, const Cluster& cluster,
+                         bool by_gpus) {
+  const auto shares = [&](std::int64_t dp) { return shares_batch(training, dp); };
+  const std::string even = machines_of(each, plan.tp, cluster, by_gpus, shares);
+  if (even.empty()) return machines_of(each, plan.tp, cluster, by_gpus, [](std::int64_t) { return true; });
+  const std::int64_t node = cluster.gpus_per_node(), nodes = cluster.gpu_count() / node;
+  const std::int64_t step = each / std::gcd(each, node), most = nodes / step * step;
+  if (most == 0 || shares(most * node / each)) return even;
+  // Fewer GPUs stay idle.
+  return fmt::format("{} with another training/global_batch, or {}", size_text(most, node, by_gpus), even);
+}
+
 // As on a machine that opens for the plan: some GPUs of each node stay idle where the others are as many as ranks.
 bool holds(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks) {
   if (cluster.gpu_count() == ranks) return true;
@@ -278,19 +292,11 @@ Result<void> fill(Cluster& cluster, const Cluster& open, ParallelPlan& plan, con
   }
   const std::string product = fmt::format("tp {} x cp {} x pp {}", plan.tp, plan.cp, plan.pp);
   if (!dp_is_given) {
-    std::string others =
-        machines_of(each, plan.tp, cluster, by_gpus, [&](std::int64_t dp) { return shares_batch(training, dp); });
-    const std::int64_t node = cluster.gpus_per_node(), nodes = gpus / node, step = each / std::gcd(each, node);
-    const std::int64_t most = nodes / step * step;
-    if (others.empty()) {
-      others = machines_of(each, plan.tp, cluster, by_gpus, [](std::int64_t) { return true; });
-    } else if (most > 0 && !shares_batch(training, most * node / each)) {  // fewer GPUs stay idle
-      others = fmt::format("{} with another training/global_batch, or {}", size_text(most, node, by_gpus), others);
-    }
     return fail({ErrorCode::kInfeasible,
                  fmt::format("{} = {} does not divide {}", product, each, machine_text(cluster)), field,
                  "whole replicas of the model on every GPU",
-                 fmt::format("write {}, or degrees whose product divides {}", others, gpus)});
+                 fmt::format("write {}, or degrees whose product divides {}",
+                             machines_for(each, plan, training, cluster, by_gpus), gpus)});
   }
   NS_TRY(const std::int64_t ranks, rank_count(plan));
   if (holds(cluster, plan, ranks)) return {};
