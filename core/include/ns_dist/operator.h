@@ -211,6 +211,8 @@ struct Work {
   friend bool operator==(const Work&, const Work&) = default;
 };
 
+// Of one call, the same on every GPU. 2 FLOPs a multiply-add; softmax, norms and pointwise kernels count the operations
+// of their formulas. Of an operator that validate() accepts.
 Work work_of(const Operator& op);
 
 // Query-key pairs that a head of `op` looks at. Queries stand at the end of the keys, as when a cache precedes them.

@@ -661,6 +661,7 @@ struct Training {
   friend bool operator==(const Training&, const Training&) = default;
 };
 
+// Of all replicas together.
 inline double tokens_of_step(const Training& training) {
   return static_cast<double>(training.global_batch) * static_cast<double>(training.sequence);
 }

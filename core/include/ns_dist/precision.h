@@ -37,6 +37,7 @@ constexpr DType product_type(Precision precision) {
   return quantizes(precision) ? DType::kFp8 : storage_type(precision);
 }
 
+// How the operands of these products are scaled.
 constexpr Scaling scaling_of(Precision precision) {
   return precision == Precision::kFp8Block || precision == Precision::kMxFp8 ? Scaling::kBlock : Scaling::kTensor;
 }

@@ -17,6 +17,7 @@ struct ModelParameters {
   double total() const { return embedding + layers + final_norm + output; }
 };
 
+// With all experts; active_parameters() counts those that a token goes through.
 ModelParameters model_parameters(const Model& model);
 // Of the total, those that a token goes through: of routed experts top_k in each layer.
 double active_parameters(const Model& model);

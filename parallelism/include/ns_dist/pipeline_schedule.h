@@ -93,6 +93,7 @@ struct PipelineSchedule {
 // Every schedule, in the order in which `ns-dist list schedules` shows them.
 std::span<const PipelineSchedule* const> pipeline_schedules();
 
+// Static lifetime. Error: no schedule has this name; the hint is the nearest one.
 Result<const PipelineSchedule*> pipeline_schedule(std::string_view name);
 // That of a plan. A name that check_plan refuses has the traits of the default.
 const PipelineSchedule& traits_of(const ParallelPlan& plan);

@@ -78,6 +78,8 @@ struct LayerExchanges {
 LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
                                PlanCache& cache);
 
+// Passes of one replica through the model in a step. Of positive degrees and batches; check_plan refuses those that do
+// not divide.
 std::int64_t microbatches_of(const ParallelPlan& plan, const Training& training);
 
 // FLOPs of the model's mathematics in one step on all ranks, without recomputation (Narayanan et al. 2021, eq. 3,

@@ -55,6 +55,7 @@ inline Seconds Breakdown::total() const {
 // The part that work of this category counts as.
 Seconds Breakdown::*part_of(Category category);
 
+// Of a step that is written out, by the times at which its nodes ran. The analysis of a program has the same parts.
 Breakdown breakdown(const ExecutionGraph& graph, const Timeline& timeline);
 
 // A PathEntry of this name takes no time: of one kind of kernels or collectives, what those that the path does not have

@@ -92,6 +92,8 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
 // The explanation of a step: its additions, the parts of its interval, and the longest work on the critical path.
 Explanation explain(const Scenario& scenario, const Prediction& prediction, const Session& session);
 
+// What is known of a step that predict() has timed, with its interval, FLOPs, energy and warnings. `improvements`:
+// those of advise(), or none.
 Report report(const Scenario& scenario, const Prediction& prediction, std::vector<Improvement> improvements);
 
 // All of it. Errors: as predict.
