@@ -222,7 +222,8 @@ TEST(Replay, FindsACycleThatTheFeederDrops) {
                                      {});
   EXPECT_EQ(report.finished, 0);
   ASSERT_EQ(report.problems.size(), 1U);
-  EXPECT_THAT(report.problems[0].message, HasSubstr("waits for itself"));
+  EXPECT_EQ(report.problems[0].node, 2U);
+  EXPECT_THAT(report.problems[0].message, HasSubstr("it waits for itself: 2 after 4 after 3 after 2"));  // as lint
   const ReplayReport self = replay(Traces{{timed_kernel(1, 1, {1})}}, {});
   EXPECT_THAT(problem_of(self, 0), HasSubstr("1 after 1"));
 }
