@@ -15,7 +15,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
-  // Passes alone decide whether FSDP2 holds whole weights (is_whole_in_passes).
+  // FSDP2 may hold whole sums of gradients, to which only training need not add the first (takes_first_gradients).
   if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster &&
       plan.zero_library != ZeroLibrary::kFsdp2) {
     key.plan.passes = kDefault.passes;

@@ -477,7 +477,8 @@ class StepPlanner {
 }  // namespace
 
 bool gathers_weights_once(const ParallelPlan& plan) {
-  return plan.passes == Passes::kTraining && shards_optimizer(plan) && !shards_weights(plan);
+  const bool drops_them = plan.passes == Passes::kTraining || is_whole_in_passes(plan);
+  return drops_them && shards_optimizer(plan) && !shards_weights(plan);
 }
 
 bool reduces_gradients_once(const ParallelPlan& plan) {

@@ -72,6 +72,8 @@ void StepEnd::add(std::int64_t stage, const RankParameters& held, const MatrixSh
   if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
   if (plan_.passes == Passes::kTraining) {
     once(optimizer_, held, shares, bodies, [&](Bodies& body) { optimize(held, shares, body); });
+  } else if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) {
+    start(replicas_.gathers(held), -1, bodies);
   }
 }
 

@@ -263,8 +263,7 @@ constexpr bool has_replicas(const ParallelPlan& plan) { return replicas(plan, fa
 
 // ZeRO-3 that holds whole weights and sums of gradients from the first to the last pass of a step, as ZeRO-1 does.
 constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
-  return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1 &&
-         plan.passes == Passes::kTraining;
+  return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1;
 }
 // PyTorch's ZeRO-3, whose shards are what the optimizer updates.
 constexpr bool is_fsdp(const ParallelPlan& plan) {

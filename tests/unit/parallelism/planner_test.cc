@@ -178,9 +178,9 @@ TEST(Planner, ShardsInFp32AreUpdatedThemselves) {
   EXPECT_GT(bytes(ZeroLibrary::kDefault, 1, "optimizer.cast_weights"), 0);
 }
 
-// FSDP2 holds whole weights over a pipeline's step, but not where nothing is updated: then its products add no
-// gradients up, as those of the other libraries.
-TEST(Planner, PassesWithoutAnUpdateAccumulateGradientsOnce) {
+// FSDP2 holds whole gradients over a pipeline's step, to which its products add, with an update or without. FSDP1 adds
+// to shards.
+TEST(Planner, WholeGradientsAreAddedUpByProducts) {
   const Training training{8, 1, 512, Precision::kBf16};
   const auto accumulating = [&](ZeroLibrary library, Passes passes) {
     const ExecutionGraph graph = planned(
@@ -198,7 +198,7 @@ TEST(Planner, PassesWithoutAnUpdateAccumulateGradientsOnce) {
     return std::pair(products > 0, sums > 0);
   };
   EXPECT_EQ(accumulating(ZeroLibrary::kFsdp, Passes::kGradients), std::pair(false, true));
-  EXPECT_EQ(accumulating(ZeroLibrary::kFsdp2, Passes::kGradients), std::pair(false, true));
+  EXPECT_EQ(accumulating(ZeroLibrary::kFsdp2, Passes::kGradients), std::pair(true, false));
   EXPECT_EQ(accumulating(ZeroLibrary::kFsdp2, Passes::kTraining), std::pair(true, false));
 }
 

@@ -418,6 +418,19 @@ TEST(SharedWeights, OfFsdp2) {
   const double all = padded_parameters(model);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * all, 1);
+  for (const bool overlap : {false, true}) {  // steps without an update as well
+    plan.overlap_param_gather = overlap;
+    plan.passes = Passes::kGradients;
+    traffic = traffic_of(model, plan, training);
+    EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
+    EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * all, 1);
+    plan.passes = Passes::kForward;
+    traffic = traffic_of(model, plan, training);
+    EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
+    EXPECT_EQ(traffic.count.count("gradients.reduce_scatter"), 0u);
+  }
+  plan.passes = Passes::kTraining;
+  plan.overlap_param_gather = false;
   plan.zero_library = ZeroLibrary::kDefault;
   EXPECT_GT(traffic_of(model, plan, training).bytes["gradients.reduce_scatter"], 4 * 4 * all - 1);  // microbatches
 }
