@@ -49,11 +49,11 @@ function(ns_dist_executable name)
 endfunction()
 
 # Links the C++ runtime in where its archive is installed: symbols of libstdc++ cost 1 ms of each start otherwise.
-# Sanitizers intercept the shared one.
+# Sanitizers intercept the shared one. Distributions that want shared libraries set NS_DIST_STATIC_RUNTIME=OFF.
 function(ns_dist_static_runtime target)
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a OUTPUT_VARIABLE archive
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  if(IS_ABSOLUTE "${archive}" AND NOT CMAKE_CXX_FLAGS MATCHES "sanitize")
+  if(NS_DIST_STATIC_RUNTIME AND IS_ABSOLUTE "${archive}" AND NOT CMAKE_CXX_FLAGS MATCHES "sanitize")
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc LINKER:--as-needed LINKER:-O1)
     if(fmt_VERSION MATCHES "^9\\.")
       if(NOT TARGET ns_dist_fmt_in_place)
@@ -86,19 +86,24 @@ function(ns_dist_codegen target)
                                              POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# Generates and compiles protobuf sources into a target, without our warnings. Included as "et_def.pb.h".
+# Generates and compiles protobuf sources into a target, without our warnings. The messages of et_def.proto are
+# ns_dist_et_def::... of "ns_dist_et_def.pb.h": the package and the file of the format itself belong to programs of
+# Chakra and ASTRA-Sim, which may link us beside another version of it. What a trace holds does not depend on them.
 function(ns_dist_proto target)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/proto)
   foreach(proto IN LISTS ARGN)
     cmake_path(ABSOLUTE_PATH proto)
     cmake_path(GET proto STEM stem)
-    cmake_path(GET proto PARENT_PATH dir)
-    set(generated ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    set(ours ns_dist_${stem})
+    file(READ ${proto} text)
+    string(REGEX REPLACE "\npackage [A-Za-z_]+;" "\npackage ${ours};" text "${text}")
+    file(CONFIGURE OUTPUT ${out}/${ours}.proto CONTENT "${text}" @ONLY)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${proto})
+    set(generated ${out}/${ours}.pb.cc ${out}/${ours}.pb.h)
     add_custom_command(
       OUTPUT ${generated}
-      COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
-      COMMAND protobuf::protoc --cpp_out=${out} -I ${dir} ${proto}
-      DEPENDS ${proto} COMMENT "protoc ${stem}.proto" VERBATIM)
+      COMMAND protobuf::protoc --cpp_out=${out} -I ${out} ${out}/${ours}.proto
+      DEPENDS ${out}/${ours}.proto COMMENT "protoc ${stem}.proto" VERBATIM)
     target_sources(${target} PRIVATE ${generated})
     set_source_files_properties(${generated} PROPERTIES COMPILE_OPTIONS -w)
   endforeach()

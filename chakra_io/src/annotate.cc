@@ -27,8 +27,8 @@ namespace {
 
 using namespace chakra;
 
-using NodeProto = ChakraProtoMsg::Node;
-using ChakraProtoMsg::AttributeProto;
+using NodeProto = ns_dist_et_def::Node;
+using ns_dist_et_def::AttributeProto;
 constexpr std::uint32_t kDuration = NodeProto::kDurationMicrosFieldNumber,
                         kDouble = AttributeProto::kDoubleValFieldNumber, kInt64 = AttributeProto::kInt64ValFieldNumber;
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "et_def.pb.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist_et_def.pb.h"
 #include "trace_file.h"
 
 namespace ns_dist::chakra {
@@ -299,7 +299,7 @@ std::string_view name_of_attribute(std::string_view message) {
   WireReader reader(message);
   WireField field;
   while (reader.next(&field)) {
-    if (field.number == ChakraProtoMsg::AttributeProto::kNameFieldNumber && field.type == 2) name = field.bytes;
+    if (field.number == ns_dist_et_def::AttributeProto::kNameFieldNumber && field.type == 2) name = field.bytes;
   }
   return name;
 }

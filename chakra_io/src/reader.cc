@@ -18,10 +18,10 @@ Result<void> read_frames(FrameReader& frames, const std::function<Result<void>(T
   const auto parse = [&frame](google::protobuf::MessageLite* message) {
     return message->ParseFromArray(frame.data(), static_cast<int>(frame.size()));
   };
-  ChakraProtoMsg::GlobalMetadata metadata;
+  ns_dist_et_def::GlobalMetadata metadata;
   if (!parse(&metadata)) return fail(frames.error_in_frame("the first frame is no GlobalMetadata"));
 
-  ChakraProtoMsg::Node message;
+  ns_dist_et_def::Node message;
   while (true) {
     NS_TRY(const bool more, frames.next(&frame));
     if (!more) return {};

@@ -20,8 +20,8 @@ namespace {
 
 using namespace chakra;
 
-using NodeProto = ChakraProtoMsg::Node;
-using ChakraProtoMsg::AttributeProto;
+using NodeProto = ns_dist_et_def::Node;
+using ns_dist_et_def::AttributeProto;
 constexpr std::uint32_t kType = NodeProto::kTypeFieldNumber, kControl = NodeProto::kCtrlDepsFieldNumber,
                         kData = NodeProto::kDataDepsFieldNumber, kAttribute = NodeProto::kAttrFieldNumber;
 

@@ -11,7 +11,7 @@ namespace ns_dist {
 namespace chakra {
 namespace {
 
-using ChakraProtoMsg::AttributeProto;
+using ns_dist_et_def::AttributeProto;
 
 template <class T, class List>
 std::vector<T> values_of(const List& list) {
@@ -119,9 +119,9 @@ struct SetValue {
   }
 };
 
-TraceTensors tensors_of(const ChakraProtoMsg::IOInfo& info) { return {info.values(), info.shapes(), info.types()}; }
+TraceTensors tensors_of(const ns_dist_et_def::IOInfo& info) { return {info.values(), info.shapes(), info.types()}; }
 
-void set_tensors(const TraceTensors& tensors, ChakraProtoMsg::IOInfo* out) {
+void set_tensors(const TraceTensors& tensors, ns_dist_et_def::IOInfo* out) {
   out->set_values(tensors.values);
   out->set_shapes(tensors.shapes);
   out->set_types(tensors.types);
@@ -133,11 +133,11 @@ constexpr std::array<std::string_view, 8> kTypeNames = {"INVALID_NODE",   "METAD
 
 }  // namespace
 
-void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out) {
+void to_proto(const TraceNode& node, ns_dist_et_def::Node* out) {
   out->Clear();
   out->set_id(node.id);
   out->set_name(node.name);
-  out->set_type(static_cast<ChakraProtoMsg::NodeType>(node.type));
+  out->set_type(static_cast<ns_dist_et_def::NodeType>(node.type));
   out->mutable_ctrl_deps()->Add(node.ctrl_deps.begin(), node.ctrl_deps.end());
   out->mutable_data_deps()->Add(node.data_deps.begin(), node.data_deps.end());
   out->set_start_time_micros(node.start_micros);
@@ -169,7 +169,7 @@ Result<void> check_texts(const TraceNode& node) {
   return {};
 }
 
-Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node) {
+Result<TraceNode> from_proto(const ns_dist_et_def::Node& node) {
   const int type = node.type();
   if (type < 0 || type >= static_cast<int>(kTypeNames.size())) {
     return fail({ErrorCode::kInvalidInput, fmt::format("unknown node type {}", type), "", "a type from 0 to 7"});
@@ -213,7 +213,7 @@ void append_frame(const google::protobuf::MessageLite& message, std::string* out
 }
 
 std::string metadata_frame() {
-  ChakraProtoMsg::GlobalMetadata metadata;
+  ns_dist_et_def::GlobalMetadata metadata;
   metadata.set_version("1.0.0");  // as Chakra's own generator writes it; the feeder does not read it
   std::string out;
   append_frame(metadata, &out);

@@ -5,18 +5,18 @@
 #include <string>
 #include <string_view>
 
-#include "et_def.pb.h"
 #include "ns_dist/chakra_io.h"
+#include "ns_dist_et_def.pb.h"
 
 namespace ns_dist::chakra {
 
 // Contract: check_texts of the node.
-void to_proto(const TraceNode& node, ChakraProtoMsg::Node* out);
+void to_proto(const TraceNode& node, ns_dist_et_def::Node* out);
 // Error: a text that the format has no other type for is no UTF-8; its place is left to the caller.
 Result<void> check_texts(const TraceNode& node);
 
 // Error: a type that the format does not know; its place is left to the caller.
-Result<TraceNode> from_proto(const ChakraProtoMsg::Node& node);
+Result<TraceNode> from_proto(const ns_dist_et_def::Node& node);
 
 void append_varint(std::uint64_t value, std::string* out);
 // What precedes a field, of the wire types of WireField.

@@ -119,7 +119,7 @@ class StageWriter {
     out.bytes = metadata_frame();
     told_by_.clear();
     place_nodes(program);
-    ChakraProtoMsg::Node message;
+    ns_dist_et_def::Node message;
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       to_proto(node_of(program, i), &message);
       const int suffix = suffix_of(program, program.operations[i]);
@@ -366,7 +366,7 @@ std::vector<std::string> suffixes_of(const StageProgram& program, const Mesh& me
   const auto serialize = [&out](std::vector<TraceAttribute> attributes) {
     TraceNode fields;
     fields.attributes = std::move(attributes);
-    ChakraProtoMsg::Node message;
+    ns_dist_et_def::Node message;
     to_proto(fields, &message);
     out.push_back(message.SerializeAsString());
   };
@@ -447,7 +447,7 @@ void count(const StageProgram& program, std::uint64_t ranks, ExportSummary* summ
 Result<void> write_trace(const std::filesystem::path& path, std::span<const TraceNode> nodes) {
   NS_TRY(OutputFile file, OutputFile::open(path));
   file.write(metadata_frame());
-  ChakraProtoMsg::Node message;
+  ns_dist_et_def::Node message;
   std::string frame;
   for (const TraceNode& node : nodes) {
     if (Result<void> fine = check_texts(node); !fine) {

@@ -17,7 +17,7 @@ namespace ns_dist::chakra {
 namespace {
 
 std::string bytes_of(const TraceNode& node) {
-  ChakraProtoMsg::Node message;
+  ns_dist_et_def::Node message;
   to_proto(node, &message);
   return message.SerializeAsString();
 }
@@ -101,7 +101,7 @@ TEST(FlatNode, AgreesWithProtobuf) {
         bytes[at] = static_cast<char>(random(256));
       }
     }
-    ChakraProtoMsg::Node message;
+    ns_dist_et_def::Node message;
     const google::protobuf::LogSilencer silent;
     const bool fine = message.ParseFromString(bytes);
     FlatNode flat;
@@ -120,7 +120,7 @@ TEST(FlatNode, AgreesWithProtobuf) {
 }
 
 TEST(FlatNode, KnowsTheWidthsOfIntegers) {
-  ChakraProtoMsg::Node message;
+  ns_dist_et_def::Node message;
   const auto add = [&message](const char* name) {
     auto* attribute = message.add_attr();
     attribute->set_name(name);
