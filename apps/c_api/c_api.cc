@@ -6,6 +6,7 @@
 #include <atomic>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -63,16 +64,30 @@ Result<T> read_struct(const T* given, const char* name) {
   }
   T out{};
   std::memcpy(&out, given, std::min(size, sizeof(T)));
+  if constexpr (requires { out.reserved; }) {
+    if (out.reserved != 0) return wrong(fmt::format("reserved is {}", out.reserved), name, "0");
+  }
   return out;
 }
 
+// A member that a newer version appends begins where sizeof ended, so no struct ends in padding.
+template <class T>
+constexpr bool ends_with(std::size_t offset, std::size_t size) {
+  return offset + size == sizeof(T);
+}
+static_assert(ends_with<ns_dist_forecast>(offsetof(ns_dist_forecast, reserved), sizeof(std::int32_t)));
+static_assert(ends_with<ns_dist_kernel>(offsetof(ns_dist_kernel, reserved), sizeof(std::int32_t)));
+static_assert(ends_with<ns_dist_collective>(offsetof(ns_dist_collective, reserved), sizeof(std::int32_t)));
+static_assert(ends_with<ns_dist_step>(offsetof(ns_dist_step, reserved), sizeof(std::int32_t)));
+static_assert(ends_with<ns_dist_node>(offsetof(ns_dist_node, launched_now_ns), sizeof(const double*)));
+
 // Writes as much of `answer` as the caller has room for.
-Result<void> write_struct(const ns_dist_forecast& answer, ns_dist_forecast* out) {
-  if (out == nullptr) return wrong("NULL", "ns_dist_forecast", "a struct");
+template <class T>
+Result<void> write_struct(const T& answer, T* out, const char* name) {
+  if (out == nullptr) return wrong("NULL", name, "a struct");
   const std::size_t size = out->struct_size;
   if (size < sizeof(std::size_t)) {
-    return wrong(fmt::format("struct_size is {}", size), "ns_dist_forecast",
-                 fmt::format("sizeof, {} here", sizeof(answer)));
+    return wrong(fmt::format("struct_size is {}", size), name, fmt::format("sizeof, {} here", sizeof(answer)));
   }
   std::memcpy(out, &answer, std::min(size, sizeof(answer)));
   out->struct_size = size;
@@ -179,12 +194,30 @@ struct ns_dist_session {
                              .imbalance = asked.imbalance == 0 ? 1 : asked.imbalance});
   }
 
+  Result<ns_dist_step> step(const char* const* fields) {
+    NS_TRY(const Scenario scenario, scenario_of(fields));
+    std::optional<Session> own;
+    if (!models_->serves(scenario)) {
+      NS_TRY(own, Session::make(scenario));
+    }
+    NS_TRY(const Prediction prediction, predict(scenario, own ? *own : *models_));
+    const Report known = report(scenario, prediction, {});
+    ns_dist_step out{};
+    out.struct_size = sizeof(out);
+    out.ns = known.step / units::ns;
+    out.low_ns = known.step_low / units::ns;
+    out.high_ns = known.step_high / units::ns;
+    out.tokens_per_second = known.tokens_per_second;
+    out.peak_bytes = known.memory.peak() / units::B;
+    out.device_bytes = known.memory.device() / units::B;
+    out.capacity_bytes = scenario.cluster.gpu.memory / units::B;
+    out.gpus = known.ranks;
+    out.fits = known.fits ? 1 : 0;
+    return out;
+  }
+
   Result<std::string> simulate(const char* const* fields) {
-    NS_TRY_VOID(check_open());
-    NS_TRY(const std::vector<Assignment> more, read_list(fields, "plan/tp=8"));
-    ScenarioSpec spec = fields_;
-    spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
-    NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));  // tells the files of this step alone
+    NS_TRY(const Scenario scenario, scenario_of(fields));
     if (models_->serves(scenario)) {
       NS_TRY(const Report report, ns_dist::simulate(scenario, *models_));
       return to_json(report);
@@ -243,6 +276,15 @@ struct ns_dist_session {
   }
 
  private:
+  // The session's fields and these.
+  Result<Scenario> scenario_of(const char* const* fields) const {
+    NS_TRY_VOID(check_open());
+    NS_TRY(const std::vector<Assignment> more, read_list(fields, "plan/tp=8"));
+    ScenarioSpec spec = fields_;
+    spec.assignments.insert(spec.assignments.end(), more.begin(), more.end());
+    return resolve(spec, Catalog::standard());  // a catalog that tells the files of this step alone
+  }
+
   Result<void> check_open() const {
     if (models_) return {};
     return wrong("the session was not opened", "ns_dist_open", "a session for which it returned NS_DIST_OK");
@@ -345,7 +387,7 @@ int guarded(const ns_dist_session* session, const Call& call) noexcept {
       const Result<int> done = call();
       if (done) return *done;
       session->set_error(to_text(done.error()));
-      return NS_DIST_BAD_INPUT;
+      return done.error().code == ErrorCode::kInfeasible ? NS_DIST_INFEASIBLE : NS_DIST_BAD_INPUT;
     } catch (const std::bad_alloc&) {
       session->set_error("memory is exhausted");
     } catch (const std::exception& thrown) {
@@ -396,7 +438,7 @@ int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kern
     NS_TRY(const ns_dist_kernel asked, read_struct(kernel, "ns_dist_kernel"));
     NS_TRY(const std::vector<Operator> operators, operators_from_specs(text_of(asked.op)));
     NS_TRY(const Forecast answer, session->kernels(operators, asked.ranks, asked.burst != 0));
-    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast));
+    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast, "ns_dist_forecast"));
     return NS_DIST_OK;
   });
 }
@@ -406,7 +448,7 @@ int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collecti
   return guarded(session, [&]() -> Result<int> {
     NS_TRY(const ns_dist_collective asked, read_struct(collective, "ns_dist_collective"));
     NS_TRY(const Forecast answer, session->collective(asked));
-    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast));
+    NS_TRY_VOID(write_struct(to_struct(answer, answer.method), forecast, "ns_dist_forecast"));
     return NS_DIST_OK;
   });
 }
@@ -419,7 +461,15 @@ int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns
       session->set_error(answer.problem);
       return answer.status;
     }
-    NS_TRY_VOID(write_struct(answer.forecast, forecast));
+    NS_TRY_VOID(write_struct(answer.forecast, forecast, "ns_dist_forecast"));
+    return NS_DIST_OK;
+  });
+}
+
+int ns_dist_forecast_step(ns_dist_session* session, const char* const* fields, ns_dist_step* step) {
+  return guarded(session, [&]() -> Result<int> {
+    NS_TRY(const ns_dist_step answer, session->step(fields));
+    NS_TRY_VOID(write_struct(answer, step, "ns_dist_step"));
     return NS_DIST_OK;
   });
 }

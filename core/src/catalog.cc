@@ -60,7 +60,13 @@ std::filesystem::path share_folder() {
   const bool is_library = found && loaded != nullptr && loaded->l_name != nullptr && *loaded->l_name != '\0';
   const std::filesystem::path self = is_library ? std::filesystem::canonical(loaded->l_name, status)
                                                 : std::filesystem::read_symlink("/proc/self/exe", status);
-  return status ? std::filesystem::path() : self.parent_path().parent_path() / "share" / "ns_dist";
+  if (status) return {};
+  const auto below = [](const std::filesystem::path& prefix) { return prefix / "share" / "ns_dist"; };
+  const std::filesystem::path prefix = self.parent_path().parent_path();
+  // A library may lie in lib/x86_64-linux-gnu, a level deeper.
+  const bool deeper = is_library && !std::filesystem::is_directory(below(prefix), status) &&
+                      std::filesystem::is_directory(below(prefix.parent_path()), status);
+  return below(deeper ? prefix.parent_path() : prefix);
 }
 
 // What a lookup by alias and `list` need of a file, without a check of the rest of it.

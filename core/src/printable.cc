@@ -70,6 +70,11 @@ std::string printable(std::string_view text) {
 std::string shell_word(std::string_view text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  if (printable(text) != text) {  // $'...', whose \x1b the shell reads as that byte
+    std::string quoted;
+    for (const char c : text) quoted += c == '\'' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
+    return "$'" + printable(quoted) + "'";
+  }
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";

@@ -349,6 +349,10 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
 }
 
 Result<Report> simulate(const Scenario& scenario, const Session& session) {
+  if (!session.serves(scenario)) {
+    return fail({ErrorCode::kInvalidInput, "the session is of another machine, network or calibration", "session",
+                 "one that serves the scenario (Session::serves)", "make one with Session::make(scenario)"});
+  }
   NS_TRY(const Prediction prediction, predict(scenario, session));
   Report all = report(scenario, prediction, advise(scenario, prediction, session));
   all.additions = additions(scenario, prediction, session);

@@ -62,6 +62,13 @@ ordered_json over_time_json(const Report& report) {
           {"most", most}};
 }
 
+// Fields with their new values, as a program sets them.
+ordered_json set_json(std::span<const Assignment> set) {
+  ordered_json json = ordered_json::object();
+  for (const Assignment& each : set) json[each.field] = each.text;
+  return json;
+}
+
 ordered_json memory_json(const Report& report) {
   ordered_json stages = ordered_json::array();
   for (std::size_t s = 0; s < report.memory.stages.size(); ++s) {
@@ -82,6 +89,7 @@ ordered_json memory_json(const Report& report) {
   ordered_json remedy;
   if (report.remedy)
     remedy = {{"flags", to_flags(report.remedy->set, report.scenario)},
+              {"set", set_json(report.remedy->set)},
               {"gpus", report.remedy->ranks},
               {"peak_bytes", report.remedy->peak / units::B},
               {"nvidia_smi_bytes", report.remedy->device / units::B},
@@ -186,6 +194,7 @@ std::string to_json(const Report& report) {
   for (const Improvement& improvement : report.improvements) {
     improvements.push_back({{"change", improvement.change},
                             {"flags", to_flags(improvement.set, report.scenario)},
+                            {"set", set_json(improvement.set)},
                             {"saves_s", improvement.saves / units::s},
                             {"saves_low_s", interval_end(improvement, &Interval::low)},
                             {"saves_high_s", interval_end(improvement, &Interval::high)},

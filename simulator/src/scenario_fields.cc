@@ -175,7 +175,9 @@ Result<void> refuse(const Assignment& assignment) {
   }
   std::vector<std::string> names;
   for (const FieldDescription& description : scenario_fields()) names.emplace_back(description.field.name);
-  const std::string near = nearest_name(assignment.field, names);
+  const std::string whole = "/" + assignment.field;  // "tp" for plan/tp
+  const auto named = std::find_if(names.begin(), names.end(), [&](const auto& name) { return name.ends_with(whole); });
+  const std::string near = named == names.end() ? nearest_name(assignment.field, names) : *named;
   return fail({ErrorCode::kInvalidInput, "there is no such field", assignment.field, std::string(kExpected),
                did_you_mean(near)});
 }

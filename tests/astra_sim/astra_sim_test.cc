@@ -26,7 +26,8 @@ std::int64_t product_ns(const char* layout, double times = 1) {
   ns_dist_session* session = nullptr;
   EXPECT_EQ(ns_dist_open(NS_DIST_ABI, fields, &session), NS_DIST_OK);
   const std::string op = std::string("gemm dtype=bf16 m=4096 n=8192 k=1024") + layout;
-  ns_dist_kernel kernel{sizeof(kernel), op.c_str(), 8, 0};
+  ns_dist_kernel kernel{};
+  kernel.struct_size = sizeof(kernel), kernel.op = op.c_str(), kernel.ranks = 8;
   ns_dist_forecast out{};
   out.struct_size = sizeof(out);
   EXPECT_EQ(ns_dist_forecast_kernel(session, &kernel, &out), NS_DIST_OK) << ns_dist_error(session);

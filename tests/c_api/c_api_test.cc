@@ -254,6 +254,40 @@ TEST(CApi, AStepIsTheReportOfTheCommandLine) {
   }
 }
 
+// Without the JSON, for programs that compare many plans; a plan that cannot be is told from a typing mistake.
+TEST(CApi, AStepIsForecastWithoutAdviceToo) {
+  const Handle session = open({"machine/gpu=h100", "model=gpt3-1.3b"});
+  for (const char* more : {"plan/tp=2", "machine/gpu=a100", "training/micro_batch=64"}) {
+    const char* list[] = {more, nullptr};
+    char* text = nullptr;
+    ASSERT_EQ(ns_dist_simulate(session.get(), list, &text), NS_DIST_OK) << ns_dist_error(session.get());
+    const auto report = nlohmann::json::parse(text);
+    ns_dist_free(text);
+    auto step = sized<ns_dist_step>();
+    ASSERT_EQ(ns_dist_forecast_step(session.get(), list, &step), NS_DIST_OK) << ns_dist_error(session.get());
+    EXPECT_DOUBLE_EQ(step.ns, 1e9 * report["step_time_s"].get<double>()) << more;
+    EXPECT_DOUBLE_EQ(step.low_ns, 1e9 * report["step_time_low_s"].get<double>());
+    EXPECT_DOUBLE_EQ(step.high_ns, 1e9 * report["step_time_high_s"].get<double>());
+    EXPECT_DOUBLE_EQ(step.tokens_per_second, report["tokens_per_s"].get<double>());
+    EXPECT_DOUBLE_EQ(step.peak_bytes, report["memory"]["peak_bytes"].get<double>());
+    EXPECT_DOUBLE_EQ(step.device_bytes, report["memory"]["device_bytes"].get<double>());
+    EXPECT_DOUBLE_EQ(step.capacity_bytes, report["memory"]["capacity_bytes"].get<double>());
+    EXPECT_EQ(step.gpus, report["ranks"].get<std::int64_t>());
+    EXPECT_EQ(step.fits != 0, report["memory"]["fits"].get<bool>());
+  }
+  auto step = sized<ns_dist_step>();
+  const auto status = [&](const char* field) {
+    const char* list[] = {field, nullptr};
+    return ns_dist_forecast_step(session.get(), list, &step);
+  };
+  EXPECT_EQ(status("plan/tp=7"), NS_DIST_INFEASIBLE);
+  EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("plan/tp"));
+  EXPECT_EQ(status("plan/tp=x"), NS_DIST_BAD_INPUT);
+  EXPECT_EQ(status("tp=2"), NS_DIST_BAD_INPUT);
+  EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("did you mean \"plan/tp\"?"));
+  EXPECT_EQ(ns_dist_forecast_step(session.get(), nullptr, nullptr), NS_DIST_BAD_INPUT);
+}
+
 TEST(CApi, NodesTellTheirOperatorInThreeWays) {
   const Handle session = open({"machine/gpu=h100"});
   auto node = sized<ns_dist_node>();
@@ -330,6 +364,9 @@ TEST(CApi, CallersOfOtherAgesAreUnderstood) {
   newer.kernel.struct_size = sizeof(newer);
   auto out = sized<ns_dist_forecast>();
   EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &newer.kernel, &out), NS_DIST_OK);
+  newer.kernel.reserved = 1;
+  EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &newer.kernel, &out), NS_DIST_BAD_INPUT);
+  newer.kernel.reserved = 0;
   newer.added = 1;
   EXPECT_EQ(ns_dist_forecast_kernel(session.get(), &newer.kernel, &out), NS_DIST_BAD_INPUT);
   EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("a member is set that this library does not know"));
@@ -394,9 +431,9 @@ TEST(CApi, MistakesAreTexts) {
   out = sized<ns_dist_forecast>();
   auto collective = sized<ns_dist_collective>();
   const auto no_collective = [&](const char* kind, double bytes, std::int64_t ranks, std::int64_t in_node,
-                                 const char* text) {
+                                 const char* text, int status = NS_DIST_BAD_INPUT) {
     collective.kind = kind, collective.bytes = bytes, collective.ranks = ranks, collective.ranks_per_node = in_node;
-    EXPECT_EQ(ns_dist_forecast_collective(session.get(), &collective, &out), NS_DIST_BAD_INPUT);
+    EXPECT_EQ(ns_dist_forecast_collective(session.get(), &collective, &out), status) << text;
     EXPECT_THAT(ns_dist_error(session.get()), HasSubstr(text));
   };
   no_collective(nullptr, 8, 2, 0, "all_reduce, all_gather");
@@ -404,8 +441,8 @@ TEST(CApi, MistakesAreTexts) {
   no_collective("all_reduce", std::numeric_limits<double>::quiet_NaN(), 2, 0, "nan bytes");
   no_collective("all_reduce", 8, 1, 0, "1 ranks");
   no_collective("all_reduce", 8, 6, 4, "6 ranks, 4 in each node");
-  no_collective("all_reduce", 8, 16, 16, "16 ranks in a node");
-  no_collective("all_reduce", 8, 16, 0, "write fewer ranks of a node");
+  no_collective("all_reduce", 8, 16, 16, "16 ranks in a node", NS_DIST_INFEASIBLE);
+  no_collective("all_reduce", 8, 16, 0, "write fewer ranks of a node", NS_DIST_INFEASIBLE);
   auto node = sized<ns_dist_node>();  // not NS_DIST_UNKNOWN, after which callers go on
   node.ranks = -1;
   EXPECT_EQ(ns_dist_forecast_node(session.get(), &node, &out), NS_DIST_BAD_INPUT);
@@ -413,7 +450,7 @@ TEST(CApi, MistakesAreTexts) {
 
   char* report = nullptr;
   const char* plan[] = {"plan/tp=7", nullptr};
-  EXPECT_EQ(ns_dist_simulate(session.get(), plan, &report), NS_DIST_BAD_INPUT);
+  EXPECT_EQ(ns_dist_simulate(session.get(), plan, &report), NS_DIST_INFEASIBLE);
   EXPECT_EQ(report, nullptr);
   EXPECT_THAT(ns_dist_error(session.get()), HasSubstr("plan/tp"));
 }

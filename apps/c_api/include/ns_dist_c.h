@@ -3,8 +3,11 @@
  *   const char* fields[] = {"machine/gpu=h100-sxm-80gb", NULL};
  *   ns_dist_session* session = NULL;
  *   if (ns_dist_open(NS_DIST_ABI, fields, &session) == NS_DIST_OK) {
- *     ns_dist_kernel kernel = {sizeof(kernel), "gemm dtype=bf16 m=8192 n=8192 k=8192", 0, 0};
- *     ns_dist_forecast forecast = {sizeof(forecast)};
+ *     ns_dist_kernel kernel = {0};
+ *     kernel.struct_size = sizeof(kernel);
+ *     kernel.op = "gemm dtype=bf16 m=8192 n=8192 k=8192";
+ *     ns_dist_forecast forecast = {0};
+ *     forecast.struct_size = sizeof(forecast);
  *     if (ns_dist_forecast_kernel(session, &kernel, &forecast) == NS_DIST_OK) printf("%.0f ns\n", forecast.ns);
  *   }
  *   ns_dist_close(session);
@@ -40,9 +43,10 @@ extern "C" {
 /* What functions return. */
 enum {
   NS_DIST_OK = 0,
-  NS_DIST_BAD_INPUT = 1, /* ns_dist_error says what is wrong, where, and what to write instead */
-  NS_DIST_UNKNOWN = 2,   /* a node that does not tell what it computes, or whose operator this GPU cannot run */
-  NS_DIST_BUG = 70       /* memory is exhausted, or a bug of ours */
+  NS_DIST_BAD_INPUT = 1,  /* ns_dist_error says what is wrong, where, and what to write instead */
+  NS_DIST_UNKNOWN = 2,    /* a node that does not tell what it computes, or whose operator this GPU cannot run */
+  NS_DIST_INFEASIBLE = 3, /* all can be read, but no such plan or collective is possible on its model and machine */
+  NS_DIST_BUG = 70        /* memory is exhausted, or a bug of ours */
 };
 
 /* The models of one machine. */
@@ -53,7 +57,7 @@ uint32_t ns_dist_abi(void);
 const char* ns_dist_version(void);
 
 /* GPUs, models and clusters are looked for in the folders of NS_DIST_PATH, in share/ns_dist beside the folder of this
- * library, and among those that it has compiled in.
+ * library (or one level above, for lib/x86_64-linux-gnu), and among those that it has compiled in.
  * Opens a session with the machine and the plan that `fields` set (defaults: those of ns-dist). `abi` is NS_DIST_ABI.
  * *session is NULL only when memory is exhausted; after an error it tells what is wrong and is good for nothing else.
  * Close it in any case. */
@@ -70,6 +74,7 @@ typedef struct ns_dist_forecast {
   double ns, low_ns, high_ns, floor_ns;
   char method[48];      /* source of the number, as in `ns-dist explain`, cut to 47 bytes; "several" of operators */
   int32_t extrapolated; /* 1: outside the range on which the method was fitted */
+  int32_t reserved;     /* zero, as every `reserved` */
 } ns_dist_forecast;
 
 typedef struct ns_dist_kernel {
@@ -84,6 +89,7 @@ typedef struct ns_dist_kernel {
   /* 1: one kernel alone at full clocks, as `ns-dist kernels --mode burst`. 0: as in a training step, longer than
    * `--mode sustained` by the clock under load and the slowest GPU (`ns-dist explain step` prints both). */
   int32_t burst;
+  int32_t reserved;
 } ns_dist_kernel;
 int ns_dist_forecast_kernel(ns_dist_session* session, const ns_dist_kernel* kernel, ns_dist_forecast* forecast);
 
@@ -96,6 +102,7 @@ typedef struct ns_dist_collective {
   int64_t ranks_per_node; /* 0: all in one node */
   double imbalance; /* all_to_all: bytes through the busiest rank's port over the mean; `bytes` is the mean. 0: even */
   int32_t integer;  /* 1: elements are integers, which switches do not reduce; 0: floating point */
+  int32_t reserved;
 } ns_dist_collective;
 int ns_dist_forecast_collective(ns_dist_session* session, const ns_dist_collective* collective,
                                 ns_dist_forecast* forecast);
@@ -124,9 +131,26 @@ typedef struct ns_dist_node {
  * ns_dist_factor is no factor of each operator. */
 int ns_dist_forecast_node(ns_dist_session* session, const ns_dist_node* node, ns_dist_forecast* forecast);
 
-/* One training step with the session's fields and those given here: *report becomes the JSON object of
- * `ns-dist simulate --json`, which ns_dist_free takes back, or NULL. It names fields where that names flags. Files that
- * fields name are read again, relative paths from the working directory of the call. */
+/* One training step: ns are its time. Memory is that of the fullest GPU. */
+typedef struct ns_dist_step {
+  size_t struct_size;
+  double ns, low_ns, high_ns; /* low to high is a 90 % interval */
+  double tokens_per_second;   /* of all GPUs */
+  double peak_bytes;          /* PyTorch's peak */
+  double device_bytes;        /* what nvidia-smi shows */
+  double capacity_bytes;      /* the GPU's memory */
+  int64_t gpus;               /* that the plan uses */
+  int32_t fits;               /* 1: the peak, the CUDA context and NCCL's buffers fit; 0: a step that cannot run */
+  int32_t reserved;
+} ns_dist_step;
+/* The step of the session's fields and those given here. It takes some ms, and the session's models answer where the
+ * fields name no other machine, network or calibration. NS_DIST_INFEASIBLE: no such plan. Files that fields name are
+ * read again, relative paths from the working directory of the call. */
+int ns_dist_forecast_step(ns_dist_session* session, const char* const* fields, ns_dist_step* step);
+
+/* The same with advice, which times many other plans and takes tens of times as long: *report becomes the JSON object
+ * of `ns-dist simulate --json`, which ns_dist_free takes back, or NULL. Warnings name fields where that names flags;
+ * `set` of a change holds its fields. */
 int ns_dist_simulate(ns_dist_session* session, const char* const* fields, char** report);
 void ns_dist_free(char* text); /* NULL is allowed */
 

@@ -36,6 +36,8 @@ TEST(ShellWord, IsQuotedWhereAShellWouldReadItOtherwise) {
   EXPECT_EQ(shell_word("Et|(tt|)*2tL"), "'Et|(tt|)*2tL'");
   EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
   EXPECT_EQ(shell_word("#1"), "'#1'");
+  EXPECT_EQ(shell_word("a\x1b[31m it's \\"), "$'a\\x1b[31m it\\'s \\\\'");
+  EXPECT_EQ(shell_word("r\xE9p.json"), "$'r\\xe9p.json'");
   EXPECT_EQ(shell_word(""), "''");
 }
 

@@ -18,7 +18,8 @@ std::size_t utf8_length(std::string_view text);
 // Whether `text` is made of such characters alone.
 bool is_utf8(std::string_view text);
 
-// In single quotes where a POSIX shell would read it otherwise.
+// In single quotes where a POSIX shell would read it otherwise. Bytes that printable() escapes are escaped for bash,
+// zsh and ksh, as in $'a\x1b'.
 std::string shell_word(std::string_view text);
 
 }  // namespace ns_dist
