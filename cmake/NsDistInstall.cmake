@@ -11,6 +11,7 @@ function(ns_dist_install)
     install(TARGETS ns-dist)
   endif()
   install(EXPORT ns_dist NAMESPACE ns_dist:: FILE ns_distTargets.cmake DESTINATION ${package})
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/ns_dist)
 
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ns_distConfig.cmake.in

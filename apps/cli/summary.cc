@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "ns_dist/internal/printable.h"
 #include "report_text.h"
 
 namespace ns_dist::cli {
@@ -101,7 +102,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
             duration_text(report.step_low), duration_text(report.step_high));
   if (report.against) {
-    page.fact("", "against {}: {}", report.against->report, difference_text(report.against->difference));
+    page.fact("", "against {}: {}", printable(report.against->report), difference_text(report.against->difference));
     const std::string parts = difference_parts_text(report.against->difference);
     if (!parts.empty()) page.fact("", "its parts: {}", parts);
   }
