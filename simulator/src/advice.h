@@ -9,9 +9,14 @@
 
 namespace ns_dist {
 
+struct FittingPlan {
+  Scenario scenario;
+  MemoryRemedy remedy;
+};
+
 // The fastest plan near the scenario's own that fits into the GPU's memory, on as few more GPUs as possible. Those
 // whose changes usually cost least are tried. Empty when nothing that was tried fits.
-std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session);
+std::optional<FittingPlan> memory_remedy(const Scenario& scenario, const Session& session);
 
 // `extrapolated`, `tp_across_nodes`, `idle_gpus`, ... in a fixed order. Of the report all but these must be known.
 std::vector<Warning> warnings(const Report& report, const Prediction& prediction);

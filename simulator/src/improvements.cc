@@ -451,7 +451,8 @@ class Adviser {
         prediction_(prediction),
         session_(session),
         framework_(scenario),
-        room_(max(scenario.cluster.gpu.memory, prediction.memory.device())),
+        capacity_(scenario.cluster.gpu.memory),
+        room_(prediction.memory.fits(capacity_) ? max(capacity_, prediction.memory.device()) : capacity_),
         unshared_(step_time(without_sharing(scenario), session).value_or(prediction.step)) {}
 
   // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
@@ -472,7 +473,7 @@ class Adviser {
       follow_context(scenario_, changed);
       if (!framework_.has(changed)) continue;
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
-      if (!memory || memory->device() > room_) continue;
+      if (!memory || memory->device() > room_ || !memory->fits(capacity_)) continue;
       const auto step = step_time(without_sharing(changed), session_);
       const Seconds more = candidate.elaborate && best ? kWorthwhile * unshared_ : Seconds();
       if (!step || unshared_ - *step <= (best ? best->improvement.saves : least) + more) continue;
@@ -480,10 +481,22 @@ class Adviser {
       improvement.change = std::move(candidate.change);
       improvement.set = std::move(candidate.set);
       improvement.saves = unshared_ - *step;
-      improvement.fits = memory->fits(changed.cluster.gpu.memory);
       best = Choice{std::move(changed), std::move(improvement), kind};
     }
     return best;
+  }
+
+  // Another plan as a choice, where it has as many ranks on the same machine.
+  std::optional<Choice> choice_of(const Scenario& changed) const {
+    if (!session_.serves(changed) || !has_as_many_ranks(changed.plan)) return std::nullopt;
+    const auto step = step_time(without_sharing(changed), session_);
+    if (!step) return std::nullopt;
+    Improvement improvement;
+    improvement.set = differences(scenario_.plan, changed.plan);
+    for (Assignment& each : differences(scenario_.training, changed.training))
+      improvement.set.push_back(std::move(each));
+    improvement.saves = unshared_ - *step;
+    return Choice{changed, std::move(improvement), std::size(kKinds)};
   }
 
   // What the change saves when what overlaps shares. Nothing where it saves nothing.
@@ -535,11 +548,16 @@ class Adviser {
   }
 
  private:
+  bool has_as_many_ranks(const ParallelPlan& plan) const {
+    return rank_count(plan).value_or(0) == rank_count(scenario_.plan).value_or(0);
+  }
+
   const Scenario& scenario_;
   const Prediction& prediction_;
   const Session& session_;
   FrameworkLimits framework_;
-  Bytes room_;  // a plan that is tight may stay as tight
+  Bytes capacity_;
+  Bytes room_;  // a plan that is tight may stay as tight; one that does not fit needs a change that fits
   Seconds unshared_;
 };
 
@@ -551,11 +569,9 @@ void sort_by_saving(std::vector<T>& changes, auto saves) {
 // Changes that are made one after the other: beyond that the plan is another one, for a search to find.
 constexpr std::size_t kMostChanges = 4;
 
-// From the best single change on, the best change of what came out, and so on.
-std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector<Adviser::Choice>& singles,
-                                       const Scenario& scenario, Seconds least) {
-  if (singles.empty()) return std::nullopt;
-  Adviser::Choice now = singles.front();
+// From one change on, the best change of what came out, and so on.
+std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice now, const Scenario& scenario,
+                                       Seconds least) {
   std::vector<std::size_t> made = {now.kind};  // each kind once, but degrees may go further in the same direction
   while (made.size() < kMostChanges) {
     std::optional<Adviser::Choice> next;
@@ -590,7 +606,7 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, const std::vector
 }  // namespace
 
 std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
-                                std::size_t most) {
+                                std::size_t most, const Scenario* fitting) {
   const Seconds least = kWorthwhile * prediction.step;
   const Adviser adviser(scenario, prediction, session);
   std::vector<Adviser::Choice> choices;
@@ -598,7 +614,12 @@ std::vector<Improvement> advise(const Scenario& scenario, const Prediction& pred
     if (auto best = adviser.best_of(kind)) choices.push_back(*std::move(best));
   }
   sort_by_saving(choices, [](const Adviser::Choice& choice) { return choice.improvement.saves; });
-  if (auto more = several(adviser, choices, scenario, least)) choices.insert(choices.begin(), *std::move(more));
+  std::optional<Adviser::Choice> first = fitting != nullptr ? adviser.choice_of(*fitting) : std::nullopt;
+  if (!choices.empty() && (!first || first->improvement.saves < choices.front().improvement.saves))
+    first = choices.front();
+  if (auto more = first ? several(adviser, *std::move(first), scenario, least) : std::nullopt) {
+    choices.insert(choices.begin(), *std::move(more));
+  }
   std::vector<Improvement> changes;
   for (Adviser::Choice& choice : choices) {
     if (changes.size() == most) break;

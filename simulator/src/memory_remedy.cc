@@ -51,13 +51,14 @@ class RemedySearch {
     }
   }
 
-  std::optional<MemoryRemedy> find() {
+  std::optional<FittingPlan> find() {
     std::optional<Fitting> best = fastest_near();
     if (!best) return std::nullopt;
     if (offloads(best->candidate)) offload_less(*best);
     if (best->candidate.plan.recompute == Recompute::kFull && scenario_.plan.recompute != Recompute::kFull)
       recompute_less(*best);
-    return MemoryRemedy{best->peak, best->device, best->step, best->ranks, changes(best->candidate)};
+    return FittingPlan{changed_to(best->candidate, best->machine),
+                       {best->peak, best->device, best->step, best->ranks, changes(best->candidate)}};
   }
 
  private:
@@ -235,7 +236,7 @@ class RemedySearch {
 
 }  // namespace
 
-std::optional<MemoryRemedy> memory_remedy(const Scenario& scenario, const Session& session) {
+std::optional<FittingPlan> memory_remedy(const Scenario& scenario, const Session& session) {
   return RemedySearch(scenario, session).find();
 }
 

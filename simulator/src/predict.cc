@@ -354,10 +354,13 @@ Result<Report> simulate(const Scenario& scenario, const Session& session) {
                  "one that serves the scenario (Session::serves)", "make one with Session::make(scenario)"});
   }
   NS_TRY(const Prediction prediction, predict(scenario, session));
-  Report all = report(scenario, prediction, advise(scenario, prediction, session));
+  std::optional<FittingPlan> fitting;
+  if (!prediction.memory.fits(scenario.cluster.gpu.memory)) fitting = memory_remedy(scenario, session);
+  const Scenario* const near = fitting ? &fitting->scenario : nullptr;
+  Report all = report(scenario, prediction, advise(scenario, prediction, session, kMostAdvice, near));
   all.additions = additions(scenario, prediction, session);
   NS_TRY(all.memory_detail, memory_detail(scenario.model, scenario.plan, scenario.training, session.plans()));
-  if (!all.fits) all.remedy = memory_remedy(scenario, session);
+  if (fitting) all.remedy = std::move(fitting->remedy);
   return all;
 }
 

@@ -81,9 +81,11 @@ Result<StepDifference> compare(const Scenario& from, const Scenario& to, const S
 
 // Changes that save more than 0.2 % of the step, at most `most` of them. First come changes of the plan that fit into
 // memory: the best of each kind, largest first. If there are fewer than `most`, limits follow: the step without one
-// cause. Every saving is the difference of two simulated steps.
+// cause. Every saving is the difference of two simulated steps. `fitting`: of a plan that does not fit, one that does;
+// several changes at once may go on from it.
+inline constexpr std::size_t kMostAdvice = 3;
 std::vector<Improvement> advise(const Scenario& scenario, const Prediction& prediction, const Session& session,
-                                std::size_t most = 3);
+                                std::size_t most = kMostAdvice, const Scenario* fitting = nullptr);
 
 // What a step has in addition to the kernels and collectives that benchmarks measure: clocks under load, the slowest
 // GPU, launches, sharing, embedding and loss, optimizer.

@@ -386,25 +386,19 @@ TEST(Simulate, FindsTheChangeThatHelps) {
   EXPECT_TRUE(report.improvements[0].fits);
 }
 
-// A change may make a plan faster that does not fit, and it does not fit then either.
-TEST(Simulate, SaysOfAChangeWhetherItFits) {
+// Whoever has a plan that does not fit is not told of changes that do not fit either.
+TEST(Simulate, AdvisesOnlyWhatFits) {
   Scenario scenario = small_scenario();
   scenario.plan.cp = 2;
   const FakeNetwork network([](const Collective& collective) { return collective.size / (10 * units::GB / units::s); });
-  const auto advised = [&] { return simulated(scenario, equal_layers(scenario.model), network); };
-  const Report roomy = advised();
-  ASSERT_FALSE(roomy.improvements.empty());
-  for (const Improvement& each : roomy.improvements) EXPECT_TRUE(each.fits) << each.change;
-  scenario.cluster.gpu.memory = 0.1 * roomy.memory.peak();
-  const Report tight = advised();
-  EXPECT_FALSE(tight.fits);
-  bool changes = false;
-  for (const Improvement& each : tight.improvements) {
-    if (each.set.empty()) continue;
-    changes = true;
-    EXPECT_FALSE(each.fits) << each.change;
-  }
-  EXPECT_TRUE(changes);
+  const auto changes = [&] {
+    const Report report = simulated(scenario, equal_layers(scenario.model), network);
+    return std::count_if(report.improvements.begin(), report.improvements.end(),
+                         [](const Improvement& each) { return !each.set.empty(); });
+  };
+  EXPECT_GT(changes(), 0);
+  scenario.cluster.gpu.memory = 0.1 * simulated(scenario, equal_layers(scenario.model), network).memory.peak();
+  EXPECT_EQ(changes(), 0);
 }
 
 // A context that cannot be divided among half or twice as many ranks: advice does not divide the GPUs otherwise.
@@ -490,7 +484,7 @@ TEST(Simulate, AdviceSaysWhatOfItTheUserSetOtherwise) {
 TEST(Simulate, AdvisesFewerLayersBesideALongLoss) {
   Scenario scenario = *resolve(ScenarioSpec()
                                    .set("model", "deepseek-v3")
-                                   .set("machine/gpu", "b200")
+                                   .set("machine/gpu", "b300")
                                    .set("plan/pp", 16)
                                    .set("plan/dp", 16)
                                    .set("plan/ep", 8)
