@@ -499,6 +499,23 @@ class Adviser {
     return Choice{changed, std::move(improvement), std::size(kKinds)};
   }
 
+  // Leaves out of a choice what changes neither the step nor the memory: a later change may leave nothing to do for an
+  // earlier one.
+  void leave_out_idle(Choice& choice) const {
+    const Outcome outcome = outcome_of(choice.scenario);
+    std::vector<Assignment>& set = choice.improvement.set;
+    for (std::size_t i = set.size(); i-- > 0;) {
+      std::vector<Assignment> fewer = set;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+      Scenario changed = with(fewer);
+      complete(fewer, scenario_, changed.plan);
+      const bool is_fewer = fewer.size() < set.size() && has_as_many_ranks(changed.plan);
+      if (!is_fewer || outcome_of(changed) != outcome) continue;
+      set = std::move(fewer);
+      choice.scenario = std::move(changed);
+    }
+  }
+
   // What the change saves when what overlaps shares. Nothing where it saves nothing.
   std::optional<Improvement> timed(Choice choice) const {
     const auto changed = predict(choice.scenario, session_);
@@ -552,6 +569,27 @@ class Adviser {
     return rank_count(plan).value_or(0) == rank_count(scenario_.plan).value_or(0);
   }
 
+  // Peak and reserved memory, and the step without and with sharing; nothing of a plan that is not possible.
+  using Outcome = std::optional<std::tuple<Bytes, Bytes, Seconds, Seconds>>;
+  Outcome outcome_of(const Scenario& scenario) const {
+    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
+    const auto alone = step_time(without_sharing(scenario), session_), step = step_time(scenario, session_);
+    if (!memory || !alone || !step) return std::nullopt;
+    return std::tuple(memory->peak(), memory->device(), *alone, *step);
+  }
+
+  // The scenario with what a user sets, and what follows from it.
+  Scenario with(const std::vector<Assignment>& set) const {
+    Scenario changed = scenario_;
+    for (const Assignment& each : set) {
+      const auto done = assign(changed, each);
+      NS_EXPECTS(done.has_value());
+    }
+    changed.plan = with_fields(scenario_.plan, set);
+    follow_context(scenario_, changed);
+    return changed;
+  }
+
   const Scenario& scenario_;
   const Prediction& prediction_;
   const Session& session_;
@@ -600,6 +638,7 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice n
   complete(set, scenario, now.scenario.plan);
   std::erase_if(
       set, [&](const Assignment& each) { return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end(); });
+  adviser.leave_out_idle(now);
   return now;
 }
 

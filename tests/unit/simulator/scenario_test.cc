@@ -675,6 +675,40 @@ TEST(Resolve, AdviceOnAPlanThatDoesNotFitFits) {
   EXPECT_GE(changes, 1);
 }
 
+// Interleaving overlaps messages; a later change to one stage leaves no messages and one schedule. Replicas that fill
+// the nodes are told even so.
+TEST(Resolve, SeveralChangesHaveNoFlagWithoutEffect) {
+  int flags = 0;
+  for (const auto& [model, tp, pp, vpp] : {std::tuple("llama3-8b", 2, 4, 2), std::tuple("qwen3-30b-a3b", 1, 2, 4)}) {
+    ScenarioSpec spec;
+    spec.set("model", model).set("machine/gpu", "h100").set("machine/nodes", 1).set("training/global_batch", 128);
+    spec.set("plan/tp", tp).set("plan/pp", pp).set("plan/vpp", vpp);
+    const auto report = simulate(resolved(spec));
+    ASSERT_TRUE(report) << to_text(report.error());
+    const auto several = std::find_if(report->improvements.begin(), report->improvements.end(),
+                                      [](const Improvement& each) { return each.change == "several changes at once"; });
+    ASSERT_NE(several, report->improvements.end()) << model;
+    const auto outcome = [&](std::size_t without) -> std::optional<std::pair<Bytes, Seconds>> {
+      ScenarioSpec changed = spec;
+      for (std::size_t i = 0; i < several->set.size(); ++i) {
+        if (i != without) changed.set(several->set[i].field, std::string_view(several->set[i].text));
+      }
+      const auto scenario = resolve(changed, Catalog::standard());
+      const auto again = scenario ? simulate(*scenario) : Result<Report>(fail(scenario.error()));
+      if (!again) return std::nullopt;
+      return std::pair(again->memory.peak(), again->step);
+    };
+    const auto all = outcome(several->set.size());
+    for (std::size_t i = 0; i < several->set.size(); ++i) {
+      if (several->set[i].field == "plan/dp") continue;
+      ++flags;
+      EXPECT_NE(outcome(i), all) << model << ": " << several->set[i].field << " of "
+                                 << to_flags(several->set, report->scenario);
+    }
+  }
+  EXPECT_GE(flags, 4);
+}
+
 // The plan of `spec`, which does not fit, and that with what its remedy says, which `spec` then has.
 std::pair<Result<Report>, Result<Report>> remedied(ScenarioSpec& spec) {
   auto report = simulate(resolved(spec));
