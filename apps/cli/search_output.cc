@@ -209,6 +209,14 @@ static std::string not_searched(const Report& report) {
   return "";
 }
 
+// Where all answers are tight and slower plans were left out: how to see them.
+static std::string all_tight(const SearchResult& result) {
+  const bool all = std::all_of(result.answers.begin(), result.answers.end(),
+                               [](const SearchAnswer& each) { return is_tight(each.report); });
+  if (!all || result.interrupted || result.bounded + result.skipped == 0) return "";
+  return "  all plans that are at most --within slower are tight: try a larger --within\n";
+}
+
 std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, std::string_view with,
                           const Style& style) {
   std::string page;
@@ -290,7 +298,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                         is_tight(report) ? ", tight: may run out" : "", duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
     if (&answer != &result.answers.front()) continue;
-    page += not_searched(report);
+    page += not_searched(report) + all_tight(result);
     if (!found.advice.empty()) page += fmt::format("  {}\n", found.advice);
   }
   if (const SearchAnswer* fastest = fastest_of(found)) page += training_text(*fastest, goals, "the fastest", style);

@@ -69,11 +69,11 @@ class Answers {
     if (near_.found()) choose();
     std::stable_sort(chosen_.begin(), chosen_.end(),
                      [](const Chosen& a, const Chosen& b) { return a.plan.step < b.plan.step; });
-    const std::optional<Scenario> refined = recompute_fewer();
+    recompute_fewer();
     std::optional<Prediction> best;
     for (const Chosen& chosen : chosen_) {
       if (crew_.stop() && !result_.answers.empty()) break;
-      Scenario scenario = refined && result_.answers.empty() ? *refined : answered(chosen.plan);
+      Scenario scenario = chosen.fewer ? *chosen.fewer : answered(chosen.plan);
       SearchAnswer answer;
       answer.why = chosen.why;
       NS_TRY(answer.assignments, assignments_of(chosen.plan, scenario));
@@ -97,6 +97,7 @@ class Answers {
   struct Chosen {
     NearPlan plan;
     std::vector<std::string> why;
+    std::optional<Scenario> fewer = {};  // of its layers are recomputed; the step is of this one
   };
 
   double capacity() const { return base_.cluster.gpu.memory / units::B; }
@@ -169,7 +170,7 @@ class Answers {
     const NearPlan* best = near_.fastest(near_.pointers());
     if (crew_.stop()) return;
     choose(best, kFastest);
-    if (best != nullptr && device_of(*best) > capacity()) {
+    if (best != nullptr && is_tight(*best)) {
       const std::vector<double> device = of_all(&Answers::device_of);
       if (crew_.stop()) return;
       std::vector<NearPlan*> not_tight = near_.pointers();
@@ -196,40 +197,66 @@ class Answers {
       chosen.plan.network = known_as(chosen.plan).network;  // those that were copied before
   }
 
-  // Plans that recompute all layers may keep some, as many as fit. Where one of them is the fastest then, it goes to
-  // the front of the answers; returns its scenario.
-  std::optional<Scenario> recompute_fewer() {
+  // Plans that recompute all layers may keep some, as many as fit. Those that are then the fastest, or the fastest that
+  // is not tight, take the place of the ones before.
+  void recompute_fewer() {
     constexpr std::size_t kMostTried = 16;
     const bool is_given = !space_.levels[groups_.level_of("plan/recompute")].given.empty();
-    if (chosen_.empty() || crew_.stop() || is_given) return std::nullopt;
-    std::optional<FewerLayers> best;
-    const NearPlan* from = nullptr;
-    double least = chosen_.front().plan.step;
+    if (chosen_.empty() || crew_.stop() || is_given) return;
+    bool tight = is_tight(chosen_.front().plan);
+    double least = chosen_.front().plan.step, least_not_tight = tight ? near_.limit() : least;
+    for (const Chosen& each : chosen_) {
+      if (is_for(each, kFastestNotTight)) least_not_tight = each.plan.step;
+    }
+    std::optional<Chosen> fastest, not_tight;
     std::size_t tried = 0;
     for (const NearPlan& plan : near_.all()) {
       if (tried == kMostTried || crew_.stop()) break;
       const Scenario whole = answered(plan);
       if (whole.plan.recompute != Recompute::kFull || whole.plan.recompute_layers != 0) continue;
       ++tried;
-      auto fewer = recomputing_fewer_layers(whole, base_, session_);
+      const auto fewer = recomputing_fewer_layers(whole, base_, session_);
       if (!fewer) continue;
       const auto step = step_time(fewer->scenario, session_);
-      if (!step || groups_.scaled(whole, *step / units::s) >= least) continue;
-      least = groups_.scaled(whole, *step / units::s);
-      best = std::move(fewer);
-      from = &plan;
+      if (!step) continue;
+      Chosen found{plan, {}, fewer->scenario};
+      found.plan.step = groups_.scaled(whole, *step / units::s);
+      const bool fills = fewer->memory.device() / units::B > capacity();
+      if (!fills && found.plan.step < least_not_tight) {
+        least_not_tight = found.plan.step;
+        not_tight = found;
+      }
+      if (found.plan.step < least) {
+        least = found.plan.step;
+        tight = fills;
+        fastest = std::move(found);
+      }
     }
-    if (!best) return std::nullopt;
-    near_.set_best(least);
-    const bool tight = best->memory.device() / units::B > capacity();
-    std::erase_if(chosen_, [&](Chosen& each) {
-      std::erase(each.why, kFastest);
-      if (!tight) std::erase(each.why, kFastestNotTight);  // it is the new one
-      return each.why.empty() || each.plan.step > near_.limit();
-    });
-    chosen_.insert(chosen_.begin(), {*from, {kFastest}});
-    chosen_.front().plan.network = network_of(*from);
-    return std::move(best->scenario);
+    if (fastest) {
+      near_.set_best(least);
+      if (tight && !is_tight(chosen_.front().plan)) chosen_.front().why.emplace_back(kFastestNotTight);
+      give(kFastest, *std::move(fastest));
+    }
+    if (!tight) take(kFastestNotTight);  // it is the fastest
+    if (tight && not_tight) give(kFastestNotTight, *std::move(not_tight));
+    std::erase_if(chosen_, [&](const Chosen& each) { return each.why.empty() || each.plan.step > near_.limit(); });
+    std::stable_sort(chosen_.begin(), chosen_.end(),
+                     [](const Chosen& a, const Chosen& b) { return a.plan.step < b.plan.step; });
+  }
+
+  bool is_tight(const NearPlan& plan) const { return device_of(plan) > capacity(); }
+  static bool is_for(const Chosen& chosen, std::string_view why) {
+    return std::find(chosen.why.begin(), chosen.why.end(), why) != chosen.why.end();
+  }
+  // No plan is chosen for this any more, or another one is.
+  void take(const char* why) {
+    for (Chosen& each : chosen_) std::erase(each.why, why);
+  }
+  void give(const char* why, Chosen chosen) {
+    take(why);
+    chosen.why = {why};
+    chosen.plan.network = network_of(chosen.plan);
+    chosen_.push_back(std::move(chosen));
   }
 
   // ---- What is told of them ----

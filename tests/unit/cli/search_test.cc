@@ -631,6 +631,30 @@ TEST(SearchCommand, TheFastestMayBeTightAndAnotherIsNot) {
   EXPECT_LE((*roomy)["memory"]["device_bytes"].get<double>(), capacity);
 }
 
+constexpr const char* kFewPlans = " --gpu h100 --global-batch 256 --schedule 1f1b --cp 1 --zero 1 --micro-batch 1,2 ";
+
+// As many layers as fit without being tight are not recomputed.
+TEST(SearchCommand, ThePlanThatIsNotTightRecomputesFewLayers) {
+  const json plans = searched(std::string("--model qwen3-32b --gpus 8") + kFewPlans)["plans"];
+  const auto is_tight = [](const json& plan) {
+    return plan["memory"]["device_bytes"].get<double>() > plan["memory"]["capacity_bytes"].get<double>();
+  };
+  ASSERT_TRUE(is_tight(plans[0])) << "else nothing is tested";
+  const auto found = std::find_if(plans.begin(), plans.end(), [](const json& plan) {
+    return plan["why"].get<std::string>().find("fastest that is not tight") != std::string::npos;
+  });
+  ASSERT_NE(found, plans.end());
+  EXPECT_FALSE(is_tight(*found));
+  EXPECT_THAT((*found)["command"].get<std::string>(), HasSubstr("--recompute full:"));
+}
+
+TEST(SearchCommand, SlowerPlansMayBeLessTight) {
+  const std::string job = std::string("ns-dist search --model qwen3-30b-a3b --gpus 16") + kFewPlans;
+  EXPECT_THAT(run_command(job).out, AllOf(HasSubstr("are tight: try a larger --within"), Not(HasSubstr("not tight"))));
+  EXPECT_THAT(run_command(job + "--within 30").out,
+              AllOf(HasSubstr("fastest that is not tight"), Not(HasSubstr("larger --within"))));
+}
+
 TEST(SearchCommand, ASlowStageThatNoPlanHasIsTheReason) {
   const std::string job = "ns-dist search --model llama3-8b --gpus 8 --global-batch 64 ";
   EXPECT_THAT(
