@@ -50,6 +50,9 @@ bool same_machine(const Scenario& one, const Scenario& other);
 const SearchAnswer* fastest_of(const SearchCase& found);
 // The fields of goals.separate, without the model, the framework and the machine, with their values in a case.
 std::vector<Assignment> set_apart(const Scenario& base, const SearchGoals& goals);
+// What tells answers apart beside model, framework, GPUs and fabrics: all fields with a list, and their values in the
+// scenario of an answer.
+std::vector<Assignment> all_listed(const Scenario& scenario, const SearchGoals& goals);
 // The values of a field that has several in one space; else nullptr.
 const FieldValues* listed_in(const SearchGoals& goals, std::string_view field);
 // Why most plans are not possible: a reason and its number; `end` without any.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -118,6 +119,15 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
   return row;
 }
 
+// "launch_cost": the flag of a field as the heading of a column. Of the training, the field, as in reports.
+std::string column_of(std::string_view field) {
+  constexpr std::string_view kTraining = "training/";
+  if (field.starts_with(kTraining)) return std::string(field.substr(kTraining.size()));
+  std::string name = with_flags(field).substr(2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 }  // namespace
 
 std::string plan_json(const SearchAnswer& answer, const SearchGoals& goals) {
@@ -172,7 +182,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
 std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   const auto number = [](double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; };
   const auto count = [](std::int64_t value) { return std::to_string(value); };
-  std::vector<std::pair<const char*, std::string>> row;
+  std::vector<std::pair<std::string, std::string>> row;
   const auto fill = [&](const SearchAnswer& answer) {
     const Report& report = answer.report;
     const Scenario& scenario = report.scenario;
@@ -217,6 +227,11 @@ std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& 
     if (goals.prices) {
       const auto cost = cost_of(answer, goals);
       row.emplace_back(goals.tokens ? "cost" : "cost_of_1e12_tokens", cost ? number(*cost) : "");
+    }
+    for (auto& [field, text] : all_listed(scenario, goals)) {
+      std::string name = column_of(field);
+      const bool known = std::any_of(row.begin(), row.end(), [&](const auto& cell) { return cell.first == name; });
+      if (!known) row.emplace_back(std::move(name), std::move(text));
     }
     row.emplace_back("command", command_of(answer, goals.from));
   };

@@ -9,6 +9,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -705,6 +707,31 @@ TEST(SearchCommand, RowsOfTheCsvAreToldApart) {
   EXPECT_THAT(csv, HasSubstr(",recompute,training_s,cost,command\n"));
   EXPECT_THAT(csv, HasSubstr(fmt::format(",selective:layernorm,{},{},ns-dist ",
                                          row["training"]["seconds"].get<double>(), row["cost"].get<double>())));
+}
+
+// Every flag with a list has a column, once, whether its values are tried in one search or have a search each.
+TEST(SearchCommand, ListedFlagsAreColumnsOfTheCsv) {
+  const ScratchFolder folder;
+  const std::string job =
+      "ns-dist search --model gpt2 --gpu h100 --gpus 8 --seq 512,1024 --layers 6,12 --launch-cost 2us,4us --tp 1,2 "
+      "--pp 1 --cp 1 --micro-batch 4 --zero 1 --gpus-per-node 4,8 --recompute none --reshard on,off --global-batch 32 "
+      "--within 1 --csv found.csv";
+  ASSERT_EQ(run_command(job, folder.path()).code, 0);
+  std::istringstream csv(read_text(folder.path() / "found.csv"));
+  std::string line;
+  ASSERT_TRUE(std::getline(csv, line));
+  EXPECT_THAT(line, ::testing::EndsWith(",zero,recompute,layers,launch_cost,reshard,gpus_per_node,command"));
+  std::set<std::string> rows;
+  const std::regex behind(R"(,none,(\d+),(\d) us,(on|off),(\d),"?(ns-dist .*))");
+  while (std::getline(csv, line)) {
+    std::smatch cells;
+    ASSERT_TRUE(std::regex_search(line, cells, behind)) << line;
+    EXPECT_THAT(cells[5].str(), AllOf(HasSubstr(fmt::format("--layers {} ", cells[1].str())),
+                                      HasSubstr(fmt::format("--launch-cost {}us ", cells[2].str())),
+                                      HasSubstr(fmt::format("--gpus-per-node {} ", cells[4].str()))));
+    rows.insert(fmt::format("{} {} {}", cells[1].str(), cells[2].str(), cells[4].str()));
+  }
+  EXPECT_EQ(rows.size(), 8u);  // 2 x 2 x 2 searches
 }
 
 TEST(SearchCommand, ATrainingThatNeverEndsHasNoSum) {
