@@ -73,13 +73,19 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
     }
     halves += halves % 3 == 0 ? halves / 3 : halves / 2;
   }
-  SearchRequest offloads = small_plans(request);
-  offloads.fixed.set("plan/offload_optimizer", 1);
   Scenario with = found.base;
-  with.plan.offload_optimizer = {1};
+  std::vector<std::string> parts;  // the least one that fits, and those above
   const bool known = found.base.plan.offload_optimizer.value > 0 || found.base.plan.passes != Passes::kTraining;
-  if (!known && framework_has(found.base, with) && others.fits(offloads)) {
-    fits.emplace_back("the optimizer in the hosts' memory, --offload-optimizer 1");
+  for (const double part : {1.0, 0.75, 0.5, 0.25}) {
+    SearchRequest offloads = small_plans(request);
+    offloads.fixed.set("plan/offload_optimizer", part);
+    with.plan.offload_optimizer = {part};
+    if (known || !framework_has(found.base, with) || !others.fits(offloads)) break;
+    parts.insert(parts.begin(), field_text(with.plan.offload_optimizer));
+  }
+  if (!parts.empty()) {
+    fits.push_back(fmt::format("{} in the hosts' memory, --offload-optimizer {}",
+                               parts.size() == 1 ? "the optimizer" : "a part of the optimizer", fmt::join(parts, ",")));
   }
   return fits.empty() ? "" : fmt::format("what fits: {}", fmt::join(fits, "; "));
 }

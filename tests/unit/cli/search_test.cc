@@ -908,12 +908,13 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
   const CommandResult result = run_command("ns-dist search --model llama3-70b --gpus 8 --global-batch 64 --tp 8");
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("no plan fits into memory"));
-  EXPECT_THAT(result.out, HasSubstr("what fits: more GPUs, as --gpus 16; the optimizer in the hosts' memory, "
-                                    "--offload-optimizer 1\n"));
-  for (const char* advice : {"--gpus 16", "--gpus 8 --offload-optimizer 1"}) {
-    const std::string job = "--model llama3-70b --global-batch 64 --tp 8 ";
+  EXPECT_THAT(result.out, HasSubstr("what fits: more GPUs, as --gpus 16; a part of the optimizer in the hosts' memory, "
+                                    "--offload-optimizer 0.75,1\n"));
+  const std::string job = "--model llama3-70b --global-batch 64 --tp 8 ";
+  for (const char* advice : {"--gpus 16", "--gpus 8 --offload-optimizer 0.75", "--gpus 8 --offload-optimizer 1"}) {
     EXPECT_FALSE(searched(job + advice)["plans"].empty()) << advice;
   }
+  EXPECT_TRUE(searched(job + "--gpus 8 --offload-optimizer 0.5")["plans"].empty()) << "a smaller part is not enough";
   // 671 billion parameters in 8 x 80 GB: twice the weights do not fit, with the optimizer on the hosts either.
   EXPECT_THAT(
       run_command("ns-dist search --model deepseek-v3 --gpu h100 --gpus 8 --global-batch 64 --micro-batch 1 "
