@@ -150,26 +150,6 @@ Texts schedules(const Scenario& scenario, const Common& all_plans) {
   return all;
 }
 
-// Chunks with equally many layers; where the layers of a stage are not equally many, any number.
-Texts model_chunks(const Scenario& scenario, const Common&) {
-  const PipelineSchedule& schedule = traits_of(scenario.plan);
-  const std::int64_t counted = counted_layers(scenario.model, scenario.plan);
-  const std::int64_t layers = counted / scenario.plan.pp;
-  const bool even = counted % scenario.plan.pp == 0;
-  const std::int64_t least = schedule.least_chunks, most = schedule.most_chunks;
-  Texts all;
-  if (most > 0) {
-    for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
-    return all;
-  }
-  if (scenario.plan.pp == 1) return {"1"};
-  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe, unless it runs passes in pairs.
-  for (std::int64_t chunks = schedule.hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
-    if (!even || layers % chunks == 0) all.push_back(std::to_string(chunks));
-  }
-  return all;
-}
-
 // What lies behind the last layer, in layers: by FLOPs.
 std::int64_t loss_in_layers(const Model& model, const Training& training) {
   const StepFlops flops = step_flops(model, ParallelPlan(), training);
@@ -180,29 +160,64 @@ std::int64_t loss_in_layers(const Model& model, const Training& training) {
 
 // Where the loss takes as long as two layers and more, its stage may have about as many layers less, so that the others
 // share the rest evenly. Whoever divides the layers in a way of his own keeps that.
-Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
-  const ParallelPlan& plan = scenario.plan;
-  Texts all = {std::to_string(all_plans.last_stage_layers)};
+std::optional<std::int64_t> shorter_last_stage(const Model& model, const ParallelPlan& plan, const Common& all_plans) {
+  if (plan.pp == 1 || all_plans.loss_layers < 2 || all_plans.last_stage_layers > 0) return std::nullopt;
   ParallelPlan even = plan;
   even.last_stage_layers = 0;
-  const bool divided = all_plans.last_stage_layers > 0 || !divides_evenly(even);
-  if (plan.pp == 1 || all_plans.loss_layers < 2 || divided) return all;
-  const std::optional<LastStage> last = last_stage(scenario.model, even);
-  if (!last) return all;
+  if (!divides_evenly(even)) return std::nullopt;
+  const std::optional<LastStage> last = last_stage(model, even);
+  if (!last) return std::nullopt;
   // Whether the other positions can have equally many layers: what divides_without_rest asks, too, but at once.
   const auto suits_others = [&](std::int64_t size) {
-    return plan.first_stage_layers > 0 ||
-           (counted_layers(scenario.model, plan) - size) % (last->positions - last->chunks) == 0;
+    return plan.first_stage_layers > 0 || (counted_layers(model, plan) - size) % (last->positions - last->chunks) == 0;
   };
   const std::int64_t wanted = std::max(last->chunks, last->layers - all_plans.loss_layers);
   for (std::int64_t away = 0; away < last->layers; ++away) {
     for (const std::int64_t size : {wanted + away, wanted - away}) {
       if (size < last->chunks || size >= last->layers || !suits_others(size)) continue;
       even.last_stage_layers = size;
-      if (!divides_without_rest(scenario.model, even)) continue;
-      all.push_back(std::to_string(size));
-      return all;
+      if (divides_without_rest(model, even)) return size;
     }
+  }
+  return std::nullopt;
+}
+
+// Whether all chunks of all stages can have equally many layers, or those of a stage cannot.
+bool chunks_are_alike(std::int64_t layers, const ParallelPlan& plan) {
+  return layers % plan.pp != 0 || layers / plan.pp % plan.vpp == 0;
+}
+
+Texts last_stage_sizes(const Scenario& scenario, const Common& all_plans) {
+  Texts all = {std::to_string(all_plans.last_stage_layers)};
+  const auto shorter = shorter_last_stage(scenario.model, scenario.plan, all_plans);
+  if (!shorter) return all;
+  const bool chunks_for_its_sake = all_plans.varies_chunks && traits_of(scenario.plan).most_chunks == 0 &&
+                                   !chunks_are_alike(counted_layers(scenario.model, scenario.plan), scenario.plan);
+  if (chunks_for_its_sake) all.clear();
+  all.push_back(std::to_string(*shorter));
+  return all;
+}
+
+// Chunks with equally many layers, maybe beside a shorter last stage; where the layers of a stage are not equally many,
+// any number.
+Texts model_chunks(const Scenario& scenario, const Common& all_plans) {
+  const PipelineSchedule& schedule = traits_of(scenario.plan);
+  const std::int64_t counted = counted_layers(scenario.model, scenario.plan);
+  const std::int64_t layers = counted / scenario.plan.pp;
+  const std::int64_t least = schedule.least_chunks, most = schedule.most_chunks;
+  Texts all;
+  if (most > 0) {
+    for (std::int64_t chunks = least; chunks <= most; ++chunks) all.push_back(std::to_string(chunks));
+    return all;
+  }
+  if (scenario.plan.pp == 1) return {"1"};
+  // With one chunk, a schedule of any number of chunks is 1f1b or gpipe, unless it runs passes in pairs.
+  ParallelPlan divided = scenario.plan;
+  for (std::int64_t chunks = schedule.hides_tokens ? 1 : 2; chunks <= layers; ++chunks) {
+    divided.vpp = chunks;
+    const bool suits = chunks_are_alike(counted, divided) ||
+                       (all_plans.varies_last_stage && shorter_last_stage(scenario.model, divided, all_plans));
+    if (suits) all.push_back(std::to_string(chunks));
   }
   return all;
 }
@@ -296,7 +311,8 @@ constexpr Searched kSearched[] = {
      model_chunks,
      set_plan<&ParallelPlan::vpp>,
      Changes::kMemory,
-     {"plan/pp", "plan/schedule", "plan/account_embedding", "plan/account_loss"}},
+     {"plan/pp", "plan/schedule", "plan/first_stage_layers", "plan/account_embedding", "plan/account_loss",
+      "plan/pipeline_layout"}},
     {"plan/last_stage_layers",
      last_stage_sizes,
      set_plan<&ParallelPlan::last_stage_layers>,
@@ -693,6 +709,8 @@ Result<SearchSpace> SearchSpace::make(SearchRequest request, const Catalog& cata
   NS_TRY(space->common.gpus, rank_count(space->base.plan));
   space->common.loss_layers = loss_in_layers(space->base.model, space->base.training);
   space->common.last_stage_layers = space->base.plan.last_stage_layers;
+  space->common.varies_last_stage = !request.gives("plan/last_stage_layers");
+  space->common.varies_chunks = !request.gives("plan/vpp");
   space->common.zero = field_text(space->base.plan.zero);
   space->common.shard = space->base.plan.shard;
   space->common.chunks = request.gives("plan/vpp") ? space->base.plan.vpp : 1;

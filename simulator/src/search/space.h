@@ -19,6 +19,7 @@ class SearchSpace::Contents {
   struct Common {
     std::int64_t gpus = 0;
     std::int64_t loss_layers = 0;  // that take as long as what follows the last one: the loss, further predictions
+    bool varies_last_stage = false, varies_chunks = false;  // nobody gave values
     // Of the plan that the search starts from.
     std::int64_t last_stage_layers = 0;  // 0: as many as the others
     std::int64_t shard = 0;

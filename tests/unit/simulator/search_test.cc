@@ -203,6 +203,28 @@ TEST(SearchSpace, AStageWithALongLossMayHaveFewerLayers) {
   EXPECT_EQ(sizes(gpt)[4], even);
 }
 
+// gpt-oss's 36 layers make 9 on each of 4 stages: chunks of 3 or 1. Before a last stage of 6, which its long loss
+// allows, the others have 10: chunks of 5 or 2.
+TEST(SearchSpace, ChunksMayBeEvenBesideAShorterLastStage) {
+  SearchRequest asked = request(32, "gpt-oss-120b");
+  asked.fixed.set("plan/schedule", "interleaved").set("plan/recompute", "none").set("plan/pp", 4).set("plan/tp", 1);
+  const auto divisions = [](const SearchRequest& of) {
+    std::set<std::pair<std::int64_t, std::int64_t>> found;  // chunks, layers of the last stage
+    space(of)->for_each([&](const Scenario& scenario) {
+      found.emplace(scenario.plan.vpp, scenario.plan.last_stage_layers);
+      return true;
+    });
+    return found;
+  };
+  using Divisions = std::set<std::pair<std::int64_t, std::int64_t>>;
+  EXPECT_EQ(divisions(asked), (Divisions{{2, 6}, {3, 0}, {9, 0}}));
+  SearchRequest even = asked;
+  even.fixed.set("plan/last_stage_layers", 0);
+  EXPECT_EQ(divisions(even), (Divisions{{3, 0}, {9, 0}})) << "the user wants no other last stage";
+  asked.listed = {{"plan/vpp", {"2", "3"}}};
+  EXPECT_EQ(divisions(asked), (Divisions{{2, 0}, {2, 6}, {3, 0}})) << "the user wants two chunks";
+}
+
 // Products of such sizes do not fit into integers: they are refused before anything is sized.
 TEST(SearchSpace, RefusesMicrobatchesThatAreTooLarge) {
   SearchRequest large = request(8, "llama3-8b");
