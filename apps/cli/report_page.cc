@@ -168,9 +168,9 @@ std::string improvements_section(const Report& report) {
   std::string text;
   for (const Improvement& improvement : report.improvements) {
     const std::string flags = to_flags(improvement.set, report.scenario);
-    text += fmt::format(
-        "<li><b>{}</b> {}{}{}</li>\n", saving_text(improvement, report.step), html(with_flags(improvement.change)),
-        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)), improvement.fits ? "" : " (does not fit)");
+    text += fmt::format("<li><b>{}</b> {}{}</li>\n", saving_text(improvement, report.step),
+                        html(with_flags(improvement.change)),
+                        flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)));
   }
   if (text.empty()) return "";
   return section("What would help most",

@@ -189,7 +189,7 @@ void what_would_help(Page& page, const Report& report, std::size_t most) {
   for (const Improvement& improvement : std::span(report.improvements).first(most)) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
-    page.line("  {:>28} {}{}", saving_text(improvement, report.step), what, improvement.fits ? "" : " (does not fit)");
+    page.line("  {:>28} {}", saving_text(improvement, report.step), what);
   }
 }
 

@@ -41,6 +41,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.offload_gradients = kDefault.offload_gradients;
   key.plan.copy_gradients = kDefault.copy_gradients;
   key.plan.reduce_bucket = kDefault.reduce_bucket;
+  key.plan.average_in_collective = kDefault.average_in_collective;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;

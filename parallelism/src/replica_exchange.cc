@@ -144,6 +144,7 @@ std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
 }
 
 void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
+  if (plan_.average_in_collective) return;
   const auto count = static_cast<std::int64_t>(in_buffers(parameters).total());
   if (count == 0) return;
   const Elementwise scale{"scale", count, 1, 1, 1};

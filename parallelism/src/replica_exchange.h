@@ -78,7 +78,7 @@ class ReplicaExchange {
   // are not (torchao, float8 training; TransformerEngine with FSDP).
   std::span<const WorkId> unpackings(Part part);
   // Sums are divided by the number of replicas before they are reduced (Megatron-Core, param_and_grad_buffer.py:
-  // `grad_data *= gradient_scaling_factor`).
+  // `grad_data *= gradient_scaling_factor`), unless the reduction does it (its average_in_collective).
   void scale_gradients(const RankParameters& parameters, std::int64_t layer, Bodies& body);
 
  private:

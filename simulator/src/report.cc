@@ -198,8 +198,7 @@ std::string to_json(const Report& report) {
                             {"saves_s", improvement.saves / units::s},
                             {"saves_low_s", interval_end(improvement, &Interval::low)},
                             {"saves_high_s", interval_end(improvement, &Interval::high)},
-                            {"at_most", improvement.at_most},
-                            {"fits", improvement.fits}});
+                            {"at_most", improvement.at_most}});
   }
   ordered_json additions = ordered_json::array();
   for (const Addition& addition : report.additions) {

@@ -406,10 +406,13 @@ std::string write_scenario(const Scenario& scenario) { return dump_json(scenario
 static Result<ordered_json> read_report(std::string_view json, const std::string& where, std::size_t plan) {
   NS_EXPECTS(plan >= 1);
   NS_TRY(ordered_json root, parse_json(json, where));
-  constexpr std::string_view kReport = "ns-dist/report/1", kSearch = "ns-dist/search/1";
-  if (root.is_object() && root.contains("schema") && root["schema"] != kReport && root["schema"] != kSearch) {
-    return fail({ErrorCode::kInvalidInput, fmt::format("a file of the format {}", json_excerpt(root["schema"])),
-                 where + "#/schema", fmt::format("\"{}\" or \"{}\"", kReport, kSearch),
+  // Of one plan, of a search, of exported traces.
+  constexpr std::string_view kFormats[] = {"ns-dist/report/1", "ns-dist/search/1", "ns-dist/traces/1"};
+  if (root.is_object() && root.contains("schema") &&
+      std::find(std::begin(kFormats), std::end(kFormats), root["schema"]) == std::end(kFormats)) {
+    return fail({ErrorCode::kInvalidInput,
+                 fmt::format("this is no report, but has the format {}", json_excerpt(root["schema"])),
+                 where + "#/schema", fmt::format("one of {}", fmt::join(kFormats, ", ")),
                  "write one with: ns-dist simulate ... --json > report.json"});
   }
   if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {

@@ -183,6 +183,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/first_stage_layers", one_stage},
     {"plan/last_stage_layers", one_stage},
     {"plan/overlap_grad_reduce", reduces_by_layers},
+    {"plan/average_in_collective", reduces_by_layers},
     {"plan/overlap_param_gather", gathers_by_layers},
     {"plan/grad_buckets", exchanges_at_once},
     {"plan/account_embedding", one_stage},

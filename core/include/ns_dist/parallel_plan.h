@@ -219,10 +219,11 @@ struct ParallelPlan {
   std::int64_t muon_steps = 5;                 // Newton-Schulz iterations
   MuonBuffers muon_buffers = MuonBuffers::kPadded;
   MomentType optimizer_state = MomentType::kFp32;
-  Fraction offload_optimizer = {};  // of the states that this rank updates: they and their update are the host's
-  bool offload_gradients = false;   // with these states, the summed gradients; see offloads_gradients
-  bool copy_gradients = false;      // a rank's share of them goes into one fp32 tensor; see copies_gradients
-  std::int64_t reduce_bucket = 0;   // elements of a buffer for gradients on their way, under ZeRO
+  Fraction offload_optimizer = {};     // of the states that this rank updates: they and their update are the host's
+  bool offload_gradients = false;      // with these states, the summed gradients; see offloads_gradients
+  bool copy_gradients = false;         // a rank's share of them goes into one fp32 tensor; see copies_gradients
+  std::int64_t reduce_bucket = 0;      // elements of a buffer for gradients on their way, under ZeRO
+  bool average_in_collective = false;  // gradients that are reduced once a step need no kernel that divides them before
   GradAccumulation grad_accumulation = GradAccumulation::kFused;
   TensorBlocking blocking_tp = TensorBlocking::kOff;
   bool overlap_grad_reduce = false;                 // data-parallel gradient reduction beside the last backward passes
@@ -612,6 +613,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.reduce_bucket);
+  visit({.name = "plan/average_in_collective",
+         .help =
+             "gradients that are reduced once a step are divided by the number of replicas in their reduction, not by "
+             "a kernel before it",
+         .in_reports = kOptional},
+        plan.average_in_collective);
   visit({.name = "plan/grad_accumulation",
          .help = "microbatches' weight gradients are added up by their products, in fp32 (fused) or in the weights' "
                  "format (fused-low), or by kernels of their own (fp32, low)",

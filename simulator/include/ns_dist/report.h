@@ -84,7 +84,6 @@ struct Improvement {
   std::optional<Interval> interval;  // of `saves`; not of a limit
   bool at_most = false;
   std::vector<Assignment> set;  // what to set; empty for a limit
-  bool fits = true;             // of a change: as the report's memory is told to fit
 };
 
 // A change of the plan that makes it fit, and what it then needs and takes.

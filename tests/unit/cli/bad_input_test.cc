@@ -291,7 +291,7 @@ TEST(BadInput, FilesNameThePlaceOfTheirMistakes) {
        "--data: no published run of no_runs.json is chosen; expected a file with rows"},
       {"--from truncated.json", 1, "truncated.json:[0-9]+:[0-9]+: "},
       {"--from deep.json", 1, "deep.json#/schema/0/0/[^ ]*: nested deeper"},
-      {"--from type.json", 1, "type.json#: this is no report"},
+      {"--from type.json", 1, "type.json#/schema: this is no report, but has the format \"ns-dist/model/1\""},
   };
   for (const BadInput& input : kInputs) {
     expect_refused(input, run_command("ns-dist " + std::string(input.arguments), folder.path()));

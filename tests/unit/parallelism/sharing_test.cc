@@ -387,6 +387,21 @@ TEST(SharedWeights, ComeALayerAhead) {
   EXPECT_EQ(gathers, 3);
 }
 
+// A kernel divides gradients before they are reduced once a step, unless their reduction takes the average.
+TEST(SharedGradients, AreAveragedByAKernelOrTheirReduction) {
+  const Model model = llama(4, 512, 8, 8, 1024);
+  for (const bool overlap : {false, true}) {
+    ParallelPlan plan{.dp = 8, .zero = ZeroStage::kOptimizer, .overlap_grad_reduce = overlap};
+    Traffic traffic = traffic_of(model, plan, {32, 2, 256, Precision::kBf16});
+    EXPECT_GT(traffic.count["gradients.scale"], 0);
+    const double reduced = traffic.bytes["gradients.reduce_scatter"];
+    plan.average_in_collective = true;
+    traffic = traffic_of(model, plan, {32, 2, 256, Precision::kBf16});
+    EXPECT_EQ(traffic.count.count("gradients.scale"), 0u);
+    EXPECT_EQ(traffic.bytes["gradients.reduce_scatter"], reduced);
+  }
+}
+
 // PyTorch's FSDP2 in a pipeline moves weights and gradients once a step, however many microbatches there are
 // (pipelining/stage.py, backward_maybe_with_nosync); without a pipeline in each pass, as others do. It copies each
 // layer out of the buffer in which it came, and it packs gradients in the format of their sum.

@@ -96,6 +96,7 @@ const std::vector<FieldValues>& options() {
       {"plan/account_embedding", {"on"}},
       {"plan/account_loss", {"on"}},
       {"plan/scatter_p2p", {"on"}},
+      {"plan/average_in_collective", {"on"}},
       {"plan/overlap_tp", {"on"}},
       {"plan/blocking_tp", {"reductions", "on"}},
       {"plan/zero_library", {"fsdp", "fsdp2"}},
