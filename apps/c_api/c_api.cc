@@ -134,7 +134,7 @@ struct ns_dist_session {
     }
     NS_TRY(fields_.assignments, read_list(fields, "machine/gpu=h100-sxm-80gb"));
     NS_TRY(base_, resolve(fields_, catalog_));
-    NS_TRY(models_, Session::make(*base_));
+    NS_TRY(models_, sessions_.of(*base_));
     return {};
   }
 
@@ -196,11 +196,8 @@ struct ns_dist_session {
 
   Result<ns_dist_step> step(const char* const* fields) {
     NS_TRY(const Scenario scenario, scenario_of(fields));
-    std::optional<Session> own;
-    if (!models_->serves(scenario)) {
-      NS_TRY(own, Session::make(scenario));
-    }
-    NS_TRY(const Prediction prediction, predict(scenario, own ? *own : *models_));
+    NS_TRY(const std::shared_ptr<const Session> models, sessions_.of(scenario));
+    NS_TRY(const Prediction prediction, predict(scenario, *models));
     const Report known = report(scenario, prediction, {});
     ns_dist_step out{};
     out.struct_size = sizeof(out);
@@ -218,11 +215,8 @@ struct ns_dist_session {
 
   Result<std::string> simulate(const char* const* fields) {
     NS_TRY(const Scenario scenario, scenario_of(fields));
-    if (models_->serves(scenario)) {
-      NS_TRY(const Report report, ns_dist::simulate(scenario, *models_));
-      return to_json(report);
-    }
-    NS_TRY(const Report report, ns_dist::simulate(scenario));
+    NS_TRY(const std::shared_ptr<const Session> models, sessions_.of(scenario));
+    NS_TRY(const Report report, ns_dist::simulate(scenario, *models));
     return to_json(report);
   }
 
@@ -368,7 +362,8 @@ struct ns_dist_session {
   const Catalog catalog_ = Catalog::standard();
   ScenarioSpec fields_;
   std::optional<Scenario> base_;
-  std::optional<Session> models_;
+  Sessions sessions_;  // of the machines that were asked for
+  std::shared_ptr<const Session> models_;
   std::once_flag burst_made_;
   std::optional<Result<std::unique_ptr<ComputeCost>>> burst_;
   mutable std::mutex lock_;

@@ -21,32 +21,17 @@ bool same_machine(const Scenario& one, const Scenario& other) {
   return one.model == other.model && one.cluster.gpu.id == other.cluster.gpu.id && one.cluster.id == other.cluster.id;
 }
 
-// The text of a field of the plan, the training or another table of a scenario.
-static std::string text_of(const Scenario& scenario, std::string_view name) {
-  std::string text;
-  visit_tables(
-      [&](const auto& table) {
-        visit_fields(
-            [&](const Field& field, const auto& value) {
-              if (field.name == name) text = field_text(value);
-            },
-            table);
-      },
-      scenario);
-  return text;
-}
-
 std::vector<Assignment> set_apart(const Scenario& base, const SearchGoals& goals) {
   std::vector<Assignment> set;
   for (const FieldValues& each : goals.separate) {
-    if (!decides_machine(each.field)) set.push_back({each.field, text_of(base, each.field)});
+    if (!decides_machine(each.field)) set.push_back({each.field, value_text(base, each.field)});
   }
   return set;
 }
 
 std::vector<Assignment> all_listed(const Scenario& scenario, const SearchGoals& goals) {
   std::vector<Assignment> set = set_apart(scenario, goals);
-  for (const FieldValues& each : goals.listed) set.push_back({each.field, text_of(scenario, each.field)});
+  for (const FieldValues& each : goals.listed) set.push_back({each.field, value_text(scenario, each.field)});
   for (const FieldValues& each : goals.separate) {
     if (each.values.size() == 1) continue;
     if (each.field == "machine/cluster") set.push_back({each.field, scenario.cluster.id});

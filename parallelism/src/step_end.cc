@@ -72,9 +72,14 @@ void StepEnd::add(std::int64_t stage, const RankParameters& held, const MatrixSh
   if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
   if (plan_.passes == Passes::kTraining) {
     once(optimizer_, held, shares, bodies, [&](Bodies& body) { optimize(held, shares, body); });
-  } else if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) {
-    start(replicas_.gathers(held), -1, bodies);
+  } else {
+    gather_weights(held, bodies);
   }
+}
+
+// Where nothing gathers them beside passes.
+void StepEnd::gather_weights(const RankParameters& held, Bodies& body) {
+  if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
 }
 
 void StepEnd::reduce_gradients(const RankParameters& held, Bodies& body) {
@@ -139,7 +144,7 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
     body.push_back(run_of(writer_.kernel("optimizer.quantize_weights", elements,
                                          blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));
   }
-  if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
+  gather_weights(held, body);
   if (takes_first_gradients(plan_)) return;
   const double in_buffers = replicas_.in_buffers(held).total();
   // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).

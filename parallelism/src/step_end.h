@@ -42,6 +42,7 @@ class StepEnd {
   void sum_gradients(std::int64_t stage, const RankParameters& held, Bodies& body);
   void optimize(const RankParameters& held, const MatrixShares& shares, Bodies& body);
   void cast_gradients(std::int64_t count, Bodies& body);
+  void gather_weights(const RankParameters& held, Bodies& body);
   void update(double owned, Bodies& body);
   void update_matrices(const Matrices& matrices, Bodies& body);
   void cast_weights(std::int64_t count, Bodies& body);

@@ -358,6 +358,10 @@ std::string value_of(const Scenario& scenario, std::string_view field) {
     });
     return divided ? "divided" : "copied";
   }
+  return value_text(scenario, field);
+}
+
+std::string value_text(const Scenario& scenario, std::string_view field) {
   std::string text;
   const auto find = [&](const Field& each, const auto& value) {
     if (each.name == field) text = field_text(value);

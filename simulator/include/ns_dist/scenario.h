@@ -324,6 +324,9 @@ std::span<const FieldDescription> scenario_fields();
 // The field of that name, or nullptr.
 const FieldDescription* find_field(std::string_view name);
 
+// The text of a field of `scenario`; "" of names that are looked up.
+std::string value_text(const Scenario& scenario, std::string_view field);
+
 // The same spec without "plan/overlap": the fields that it sets take its place. {"plan/overlap", "tp"} becomes
 // {"plan/overlap_p2p", "off"}, {"plan/overlap_tp", "on"}, ... Errors: all texts that cannot be read, at once.
 Result<ScenarioSpec> spelled_out(const ScenarioSpec& spec);
