@@ -211,6 +211,10 @@ namespace ns_dist {
 std::string duration_text(Seconds seconds) {
   const double value = seconds / units::s;
   const double size = std::fabs(value);
+  if (size >= 9999.5 && size < 1e9) {  // four digits, without a power of ten
+    const double digit = std::pow(10, std::floor(std::log10(size)) - 3);
+    return fmt::format("{:.0f} s", std::round(value / digit) * digit);
+  }
   if (size >= 1 || size == 0) return fmt::format("{:.4g} s", value);
   if (size >= 1e-3) return fmt::format("{:.4g} ms", value * 1e3);
   return fmt::format("{:.4g} us", value * 1e6);

@@ -70,6 +70,7 @@ Corrected mixed(const Corrected& a, const Corrected& b, double weight) {
   const bool differ = a.link > 0 && b.link > 0 && a.link != b.link;
   both.link = differ ? 0 : std::max(a.link, b.link);
   both.users = a.users || b.users;
+  both.may_be_direct = a.may_be_direct || b.may_be_direct;
   return both;
 }
 
@@ -108,9 +109,8 @@ Corrected through_host(std::size_t ranks) {
 // or through the host's memory. The forecast lies between the two in logarithms, and the interval holds both.
 Corrected of_unknown_route(const Corrected& host, std::size_t ranks) {
   Corrected between = mixed({}, host, 0.5);
-  constexpr double kDirect = 0.223;  // ln 1.25: NCCL's constants of transfers against measurements
   const double most = std::max(host.correction.knots().back(), std::log(2 * static_cast<double>(ranks)));
-  const double route = (most / 2 + kDirect) / kQuantile;
+  const double route = (most / 2 + kDirectSpread) / kQuantile;
   between.deviation = std::hypot(between.deviation, route);
   between.deviation_short = std::hypot(between.deviation_short, route);
   between.source = Corrected::Source::kUnknownRoute;
@@ -183,9 +183,15 @@ class MeasuredCurves {
     const CalibrationCurve* like = own || cluster_.gpu.like.empty() ? nullptr : first([&](const auto& curve) {
       return curve.cluster.empty() && curve.gpu == cluster_.gpu.like;
     });
-    if (like) return corrected_of(*like, Corrected::Source::kOthers);
-    if (!own) own = first([&](const auto& curve) { return is_general(curve) && curve.architecture == family_; });
-    if (own) return corrected_of(*own, Corrected::Source::kMeasured);
+    if (!own && !like) {
+      own = first([&](const auto& curve) { return is_general(curve) && curve.architecture == family_; });
+    }
+    if (own || like) {
+      Corrected found =
+          like ? corrected_of(*like, Corrected::Source::kOthers) : corrected_of(*own, Corrected::Source::kMeasured);
+      found.may_be_direct = link_class_ == LinkClass::kPcie && may_go_through_host(cluster_.gpu) && !found.users;
+      return found;
+    }
     if (link_class_ == LinkClass::kPcie) {
       if (!may_go_through_host(cluster_.gpu)) return {};
       return of_unknown_route(corrected_of(*curves.front(), Corrected::Source::kOthers), ranks);

@@ -23,6 +23,9 @@ inline constexpr double kNarrowingOctaves = 4;
 
 inline constexpr double kQuantile = 1.645;  // standard deviations from the middle of a normal distribution to its 95 %
 
+// Half of the 90 % interval of ln(time) by NCCL's constants, of transfers that go directly from GPU to GPU: ln 1.25.
+inline constexpr double kDirectSpread = 0.223;
+
 struct Corrected {
   enum class Source {
     kMeasured,      // on this family (or cluster), this collective and this number of ranks
@@ -36,6 +39,8 @@ struct Corrected {
   bool found = false;  // false: no measurement applies; `correction` changes nothing
   bool own = false;    // measured on this very cluster
   bool users = false;  // by the user's calibration, not one that is compiled in
+  // Of one server whose transfers pass the host's memory: others with this GPU may transfer directly.
+  bool may_be_direct = false;
   // The ranks that were measured: in the correction of groups of more ranks in a node than that, and of all groups
   // across nodes. 0: neither.
   std::int64_t least_ranks = 0, most_ranks = 0;

@@ -139,7 +139,9 @@ class NetworkModel final : public NetworkCost {
       return {latency - half, latency + half};
     }
     const double factor = std::exp(estimate.spread);
-    return {latency / factor, latency * factor};
+    const double low = latency / factor;
+    if (!estimate.corrected->may_be_direct) return {low, latency * factor};
+    return {std::min(low, estimate.choice.cost.time() * std::exp(-network::kDirectSpread)), latency * factor};
   }
 
   Forecast to_forecast(const Call& call, const Answer& answer) const {
@@ -192,7 +194,10 @@ std::string_view text_of(const Corrected& corrected, const Call& call) {
   }
   switch (corrected.source) {
     case Corrected::Source::kMeasured:
-      return "measured on this generation over NCCL's constants";
+      return corrected.may_be_direct
+                 ? "measured on one server, whose transfers go through the host's memory; where they go directly, they "
+                   "take the lower end of the interval; ns-dist calibrate --collectives tells it"
+                 : "measured on this generation over NCCL's constants";
     case Corrected::Source::kOthers:
       return "measured on other groups or generations over NCCL's constants";
     case Corrected::Source::kUnknownRoute:

@@ -37,22 +37,25 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
                                              100 * (outside / length), fmt::join(names, ", "), rest)};
 }
 
-// How much longer `counted` entries make the step at the upper end of their intervals; nothing where that is not wide.
+// How much longer (or shorter) `counted` entries make the step at an end of their intervals; nothing where that is not
+// wide.
 template <typename Counted>
-Seconds wide_above(const std::vector<PathEntry>& path, Seconds step, Counted counted) {
+Seconds wide_by(const std::vector<PathEntry>& path, Seconds step, Seconds Forecast::*end, Counted counted) {
   constexpr double kWide = 0.1;  // of the step. Chosen, not fitted
-  Seconds longer;
+  Seconds by;
   for (const PathEntry& entry : path) {
-    if (counted(entry)) longer += static_cast<double>(entry.count) * (entry.forecast.high - entry.forecast.latency);
+    const Forecast& forecast = entry.forecast;
+    if (counted(entry)) by += static_cast<double>(entry.count) * (forecast.*end - forecast.latency);
   }
-  return longer < kWide * step ? Seconds() : longer;
+  by = std::max(by, -1.0 * by);
+  return by < kWide * step ? Seconds() : by;
 }
 
 // The GPU waits for launches, or nearly does, and hosts differ.
 std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
   constexpr double kMuch = 0.1;  // of the step. Chosen, not fitted
   const auto launches = [](const PathEntry& entry) { return entry.name == kHostLaunches; };
-  const Seconds longer = wide_above(path, step, launches);
+  const Seconds longer = wide_by(path, step, &Forecast::high, launches);
   Seconds waits;
   for (const PathEntry& entry : path) waits += launches(entry) ? entry.seconds : Seconds();
   std::string text;
@@ -74,25 +77,36 @@ std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds ste
 // Nobody measured how the GPUs of this machine reach each other, or only on one of such machines, which differ (PCIe
 // through the host).
 std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path, Seconds step) {
-  constexpr double kDiffers = 2;  // times as long at the end of the interval
-  const auto longer_by = [&](const auto& counts) {
-    return wide_above(path, step, [&](const PathEntry& entry) {
-      return enumerator_from_name<CollectiveKind>(entry.kind) && counts(entry.forecast);
-    });
+  constexpr double kDiffers = 2;  // times as long, or as short, at an end of the interval
+  struct Case {
+    std::string_view code, which;
+    bool (*counts)(const Forecast&);
   };
-  std::string code = "unmeasured_collectives";
-  std::string_view which = "that nobody measured on such a machine";
-  Seconds longer = longer_by([](const Forecast& forecast) { return forecast.extrapolated; });
-  if (longer == Seconds()) {
-    code = "uncertain_collectives";
-    which = "that differ between such machines";
-    longer = longer_by([](const Forecast& forecast) { return forecast.high > kDiffers * forecast.latency; });
+  static constexpr Case kCases[] = {
+      {"unmeasured_collectives", "that nobody measured on such a machine",
+       [](const Forecast& forecast) { return forecast.extrapolated; }},
+      {"uncertain_collectives", "that differ between such machines",
+       [](const Forecast& forecast) {
+         return forecast.high > kDiffers * forecast.latency || kDiffers * forecast.low < forecast.latency;
+       }},
+  };
+  for (const Case& by : kCases) {
+    const auto counted = [&](const PathEntry& entry) {
+      return enumerator_from_name<CollectiveKind>(entry.kind) && by.counts(entry.forecast);
+    };
+    std::string ends;
+    for (const auto& [end, than] : {std::pair(&Forecast::high, "longer"), std::pair(&Forecast::low, "shorter")}) {
+      const Seconds much = wide_by(path, step, end, counted);
+      if (much == Seconds()) continue;
+      ends += fmt::format("{}up to {:.0f} % {}", ends.empty() ? "" : " or ", 100 * (much / step), than);
+    }
+    if (ends.empty()) continue;
+    return Warning{std::string(by.code),
+                   fmt::format("collectives {} make the step {}, which is in its interval: measure a few on yours, "
+                               "ns-dist calibrate --collectives",
+                               by.which, ends)};
   }
-  if (longer == Seconds()) return std::nullopt;
-  return Warning{std::move(code),
-                 fmt::format("collectives {} make the step up to {:.0f} % longer, which is in its interval: measure a "
-                             "few on yours, ns-dist calibrate --collectives",
-                             which, 100 * (longer / step))};
+  return std::nullopt;
 }
 
 // What a pipeline loses, and what to change.

@@ -1,12 +1,14 @@
 #include "ns_dist/collective_table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "algorithms.h"
+#include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/operator_forms.h"
@@ -67,10 +69,13 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   row.cluster = field(index_[kCluster] ? kCluster : kSystem);
   if (row.gpu.empty() && row.cluster.empty()) row.gpu = gpu_, row.cluster = cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
-  const auto kind = enumerator_from_name<CollectiveKind>(field(kCollective));
+  const std::string collective = lower_case(field(kCollective));
+  const auto kind = enumerator_from_name<CollectiveKind>(collective);
   if (!kind) {
-    return wrong(where, fmt::format("unknown collective \"{}\"", field(kCollective)),
-                 fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")));
+    const auto names = names_of<CollectiveKind>();
+    return fail({ErrorCode::kInvalidInput, fmt::format("unknown collective \"{}\"", field(kCollective)), where,
+                 fmt::format("{}", fmt::join(names, ", ")),
+                 did_you_mean(nearest_name(collective, {names.begin(), names.end()}))});
   }
   row.kind = *kind;
   const auto ranks = number_from<std::int64_t>(field(kRanks));
