@@ -14,7 +14,7 @@ namespace ns_dist::cli {
 // None where a file of runs cannot be read: `validate` tells why.
 std::vector<RunCheck> evidence_for(const Scenario& scenario);
 
-// "the 5 measured steps most like it were forecast -3.1 to +2.4 % off, 5 in their interval"; empty without any.
+// "the 5 measured steps most like it were forecast -3.1 to +2.4 % off, 5 in their interval", or that there are none.
 std::string evidence_line(std::span<const RunCheck> evidence, const Scenario& scenario);
 std::vector<ExplanationStep> evidence_steps(std::span<const RunCheck> evidence);
 std::string evidence_rows(std::span<const RunCheck> evidence);

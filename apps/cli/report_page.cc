@@ -1,6 +1,7 @@
 #include "report_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -199,17 +200,14 @@ std::string warnings_section(const Report& report) {
 // Forecasts of the published steps that are most like this one.
 std::string accuracy_section(const Report& report, std::span<const RunCheck> evidence) {
   const Scenario& scenario = report.scenario;
-  std::string text;
-  if (std::string line = evidence_line(evidence, scenario); !line.empty()) {
-    line.front() = 'T';
-    text += fmt::format("<p>{}.</p>\n", line);
+  std::string line = evidence_line(evidence, scenario);
+  line.front() = evidence.empty() ? 'N' : 'T';
+  std::string text = fmt::format("<p>{}.</p>\n", line);
+  if (!evidence.empty()) {
     text += table(
         "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "
         "class=\"number\">error</th><th>90 % interval</th>",
         evidence_rows(evidence));
-  } else {
-    text += fmt::format("<p>No published step of {} on GPUs of this vendor is built in.</p>\n",
-                        scenario.model.moe ? "a model with experts" : "a dense model");
   }
   if (scenario.compared_with.empty() && !scenario.framework.empty()) {
     text += fmt::format("<p>No measured step of {} was compared with its forecast, so the interval is wider.</p>\n",

@@ -1,6 +1,7 @@
 #include "search_output.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,10 +100,9 @@ std::string dated(const Prices& prices) {
 
 std::string of_what(const SearchGoals& goals) { return goals.tokens ? "" : " for 1e12 tokens"; }
 
-// A line on how far off the forecasts of steps like it were; "" without any.
+// A line on how far off the forecasts of steps like it were.
 std::string evidence_text(const Scenario& scenario) {
-  const std::string line = evidence_line(evidence_for(scenario), scenario);
-  return line.empty() ? "" : fmt::format("  {}\n", line);
+  return fmt::format("  {}\n", evidence_line(evidence_for(scenario), scenario));
 }
 
 // Of a training that is in time by the middle of its interval.

@@ -29,10 +29,16 @@ struct Traits {
 
 // How unlike: 4 is another generation of GPUs, or adapters alone that are trained (LoRA), 1 another framework, or 8
 // bits for 16. Chosen, not fitted: it decides which runs are shown, not what any forecast says.
-double distance(const Traits& a, const Traits& b) {
+constexpr double kMostUnlike = 4;  // of the nearest run, but for its GPU, of which the answer says that it is another
+
+double distance_of_gpus(const Traits& a, const Traits& b) {
+  if (a.gpu == b.gpu) return 0;
+  return a.architecture == b.architecture ? 0.5 : 4;
+}
+
+double distance_of_steps(const Traits& a, const Traits& b) {
   const auto octaves = [](double x, double y) { return std::abs(std::log2(x / y)); };
   double sum = 0;
-  if (a.gpu != b.gpu) sum += a.architecture == b.architecture ? 0.5 : 4;
   if (a.precision != b.precision) {
     sum += size_of(product_type(a.precision)) == size_of(product_type(b.precision)) ? 0.25 : 1;
   }
@@ -167,7 +173,7 @@ class Reader {
 
 Result<std::vector<RunCheck>> nearest_runs(const Scenario& scenario, const Catalog& catalog, std::size_t most) {
   struct Candidate {
-    double distance;
+    double distance, of_steps;
     std::string publication;
     PublishedRun run;
     Traits traits;
@@ -180,10 +186,13 @@ Result<std::vector<RunCheck>> nearest_runs(const Scenario& scenario, const Catal
     for (PublishedRun& run : runs.runs) {
       std::optional<Traits> traits = reader.traits_of(run);
       if (!traits || traits->experts != own.experts || traits->vendor != own.vendor) continue;
-      candidates.push_back({distance(own, *traits), runs.id, std::move(run), *std::move(traits)});
+      const double of_steps = distance_of_steps(own, *traits);
+      candidates.push_back(
+          {distance_of_gpus(own, *traits) + of_steps, of_steps, runs.id, std::move(run), *std::move(traits)});
     }
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::distance);
+  if (candidates.empty() || candidates.front().of_steps > kMostUnlike) return std::vector<RunCheck>();
   std::vector<PublishedRuns> chosen;
   std::set<std::tuple<std::string, std::string, Precision, std::string>> seen;
   for (Candidate& each : candidates) {

@@ -73,6 +73,27 @@ TEST(NearestRuns, ExpertsAndVendorsAreNotMixed) {
   EXPECT_TRUE(nearest(ScenarioSpec().set("model", "llama3-8b").set("machine/gpu", "mi300x")).empty());
 }
 
+// A step of one token, and a context of a million tokens.
+TEST(NearestRuns, WhatIsHardlyLikeAnyIsComparedWithNone) {
+  EXPECT_TRUE(nearest(ScenarioSpec()
+                          .set("model", "gpt2")
+                          .set("machine/gpu", "h100-sxm-80gb")
+                          .set("training/layers", 1)
+                          .set("training/sequence", 1)
+                          .set("training/global_batch", 1))
+                  .empty());
+  EXPECT_TRUE(nearest(ScenarioSpec()
+                          .set("model", "llama3-8b")
+                          .set("machine/gpu", "h100-sxm-80gb")
+                          .set("plan/tp", 8)
+                          .set("plan/cp", 16)
+                          .set("training/sequence", 1'048'576)
+                          .set("training/global_batch", 16))
+                  .empty());
+  const CommandResult told = run_command("ns-dist --model gpt2 --layers 1 --seq 1 --global-batch 1");
+  EXPECT_THAT(told.out, ::testing::HasSubstr("no measured step is much like it"));
+}
+
 // The GPU, the framework, the number format, the size: each is asked for and found first.
 TEST(NearestRuns, EachTraitCounts) {
   const auto first = [](const ScenarioSpec& spec) { return ids_of(nearest(spec, 1)).front(); };
