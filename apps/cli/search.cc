@@ -1,6 +1,7 @@
 #include "ns_dist/search.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -135,7 +136,10 @@ Result<Requests> read_requests(const SearchFlags& flags) {
   if (!sizes) errors.push_back(sizes.error());
   if (!errors.empty()) return fail(join(std::move(errors)));
   NS_TRY(auto base, read_base_of(flags.work));
-  if (base) common.from = std::make_shared<const Scenario>(*std::move(base));
+  if (base) {
+    base->named = {};  // a search is free in what its report named
+    common.from = std::make_shared<const Scenario>(*std::move(base));
+  }
 
   constexpr double kMostSpaces = 10'000;
   double spaces = static_cast<double>(std::max<std::size_t>(1, sizes->size()));

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -56,6 +57,12 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
     const bool said = std::find(set.begin(), set.end(), each) != set.end();
     if (all || (!said && from.named.names.contains(each.field))) say(std::move(each));
   }
+  // Who types the change has the schedule's own chunks, not those that `from` had of another schedule.
+  FieldNames given = from.named.names;
+  for (const Assignment& each : set) given.insert(each.field);
+  ParallelPlan typed = plan;
+  follow_fields(typed, given, given, nullptr);
+  if (typed.vpp != plan.vpp) say(assignment("plan/vpp", plan.vpp));
 }
 
 // Whether no switch of `fields` is on.
@@ -275,6 +282,12 @@ std::vector<Candidate> overlaps(const Scenario& from) {
   if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {
     plan.overlap_tp = true;
     found.push_back(with_plan(from, "communicate while computing, in parts beside each product", plan));
+  }
+  // Each part is launched apart.
+  if (from.plan.overlap_tp) {
+    ParallelPlan whole = from.plan;
+    whole.overlap_tp = false;
+    found.push_back(with_plan(from, "communicate before and behind each product, not in parts beside it", whole));
   }
   return found;
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -325,8 +326,11 @@ std::vector<Assignment> to_keep_machine(const Scenario& scenario, const Parallel
   const std::int64_t all = opened.gpus_per_node();
   if (ranks == gpus && open_for(opened, plan, ranks) && opened.gpus_per_node() == each && opened.gpu_count() == ranks)
     return {};
-  std::vector<Assignment> set = {{"machine/nodes", std::to_string(ranks / each)}};
-  if (each != all) set.push_back({"machine/gpus_per_node", std::to_string(each)});
+  // The field that gave the size gives the new one. By GPUs one node may have fewer than its machine's nodes have.
+  const bool by_gpus = scenario.named.names.contains("machine/gpus");
+  std::vector<Assignment> set = {by_gpus ? Assignment{"machine/gpus", std::to_string(ranks)}
+                                         : Assignment{"machine/nodes", std::to_string(ranks / each)}};
+  if (each != all || (by_gpus && gpus == all)) set.push_back({"machine/gpus_per_node", std::to_string(each)});
   return set;
 }
 

@@ -195,8 +195,16 @@ Result<Scenario> resolve(const ScenarioSpec& said, const Catalog& catalog, const
   NS_TRY(const ScenarioSpec set, spelled_out(said));
   FieldNames given;
   for (const Assignment& assignment : set.assignments) given.insert(assignment.field);
-  scenario.named.names = given;
+  // What the base named holds, but for the machine that another one replaces, and a size that is given otherwise.
+  const bool replaces = given.contains("machine/gpu") || given.contains("machine/cluster");
+  const bool resizes = given.contains("machine/gpus") || given.contains("machine/nodes");
+  std::erase_if(scenario.named.names, [=](const std::string& name) {
+    const bool is_size = name == "machine/gpus" || name == "machine/nodes";
+    return (replaces && name.starts_with("machine/")) || (resizes && is_size);
+  });
+  scenario.named.names.insert(given.begin(), given.end());
   for (const Assignment& assignment : said.assignments) scenario.named.names.insert(assignment.field);
+  for (const std::string& name : given) scenario.named.chosen.erase(name);
   if (given.contains("host/launch_cost") && !given.contains("host/launch_spread")) {
     scenario.host.launch_spread = kOwnLaunchSpread;
   }

@@ -1,11 +1,14 @@
 #include "scenario_json.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/model_fields.h"
+#include "plan_defaults.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {
@@ -160,6 +163,14 @@ void fields(Io& io, InputFile& file) {
   io("hash", file.hash);
 }
 
+// Names of fields, as a list.
+template <class Io>
+void names(Io& io, std::string_view key, FieldNames& all) {
+  std::vector<std::string> list(all.begin(), all.end());
+  io.unless_default(key, list);
+  if constexpr (Io::kReads) all = {list.begin(), list.end()};
+}
+
 template <class Io>
 void fields(Io& io, Scenario& scenario) {
   io("model", scenario.model);
@@ -177,6 +188,8 @@ void fields(Io& io, Scenario& scenario) {
   io.unless_default("settings", scenario.settings);
   io.optional("kernel_calibration", scenario.kernel_calibration);
   io("files", scenario.files);
+  names(io, "named", scenario.named.names);
+  names(io, "chosen", scenario.named.chosen);
 }
 
 class Writer {
@@ -409,7 +422,8 @@ static Result<ordered_json> read_report(std::string_view json, const std::string
   // Of one plan, of a search, of exported traces.
   constexpr std::string_view kFormats[] = {"ns-dist/report/1", "ns-dist/search/1", "ns-dist/traces/1"};
   if (root.is_object() && root.contains("schema") &&
-      std::find(std::begin(kFormats), std::end(kFormats), root["schema"]) == std::end(kFormats)) {
+      std::none_of(std::begin(kFormats), std::end(kFormats),
+                   [&](std::string_view format) { return root["schema"] == ordered_json(format); })) {
     return fail({ErrorCode::kInvalidInput,
                  fmt::format("this is no report, but has the format {}", json_excerpt(root["schema"])),
                  where + "#/schema", fmt::format("one of {}", fmt::join(kFormats, ", ")),

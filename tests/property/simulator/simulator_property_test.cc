@@ -216,7 +216,10 @@ RC_GTEST_PROP(Plan, ARemedyRuns, ()) {
   const auto dp = *rc::gen::element<std::int64_t>(1, 3, 4, 9, 16, 64);
   spec.set("plan/tp", tp).set("plan/pp", pp).set("plan/dp", dp);
   spec.set("training/global_batch", 2 * dp).set("training/sequence", 1024);
-  if (*rc::gen::inRange(0, 3) == 0) {  // a machine of a given size, where the plan fills one
+  if (*rc::gen::inRange(0, 3) == 0) {  // so many GPUs, where they fill nodes
+    const ScenarioSpec sized = ScenarioSpec(spec).set("machine/gpus", tp * pp * dp);
+    if (resolve(sized, catalog)) spec = sized;
+  } else if (*rc::gen::inRange(0, 2) == 0) {  // a machine of a given size, where the plan fills one
     for (const std::int64_t node : {36, 8, 4, 3}) {
       if (tp * pp * dp % node != 0) continue;
       spec.set("machine/nodes", tp * pp * dp / node).set("machine/gpus_per_node", node);
@@ -242,6 +245,34 @@ RC_GTEST_PROP(Plan, ARemedyRuns, ()) {
   RC_ASSERT(std::abs(after.step / before.remedy->step - 1) <= 1e-9);
 }
 
+// So does advice: whoever types it has what it saves, whatever follows from the schedule and the framework.
+RC_GTEST_PROP(Plan, AdviceRuns, ()) {
+  static const Catalog catalog = Catalog::built_in();
+  ScenarioSpec spec;
+  spec.set("model", *rc::gen::element("llama3.2-1b", "qwen3-30b-a3b")).set("training/layers", 16);
+  spec.set("framework", *rc::gen::element("megatron-core", "nemo", "torchtitan", "fsdp"));
+  spec.set("plan/schedule", *rc::gen::element("1f1b", "interleaved", "zb-h1", "v-half", "v-min", "dualpipe-v"));
+  spec.set("plan/tp", *rc::gen::element(1, 2)).set("plan/pp", *rc::gen::element(2, 4)).set("plan/dp", 4);
+  spec.set("plan/ep", *rc::gen::element(1, 4)).set("training/micro_batch", *rc::gen::element(1, 2));
+  spec.set("training/global_batch", 64).set("training/sequence", 1024);
+  const auto simulated = [&](const ScenarioSpec& asked) -> std::optional<Report> {
+    const auto scenario = resolve(asked, catalog);
+    auto report = scenario ? simulate(*scenario) : tl::unexpected(scenario.error());
+    return report ? std::optional(*std::move(report)) : std::nullopt;
+  };
+  const std::optional<Report> before = simulated(spec);
+  if (!before) return;  // a dense model has no experts, and FSDP no such schedule
+  for (const Improvement& improvement : before->improvements) {
+    if (improvement.at_most) continue;
+    ScenarioSpec changed = spec;
+    for (const Assignment& each : improvement.set) changed.set(each.field, std::string_view(each.text));
+    const std::optional<Report> after = simulated(changed);
+    RC_ASSERT(after.has_value());
+    RC_ASSERT(after->fits || !before->fits);
+    RC_ASSERT(std::abs((before->step - improvement.saves) / after->step - 1) <= 1e-9);
+  }
+}
+
 RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {
   Scenario scenario = any_scenario();
   scenario.model.name = *rc::gen::container<std::string>(rc::gen::inRange<char>(' ', '~'));
@@ -253,9 +284,11 @@ RC_GTEST_PROP(Scenario, IsReadBackAsItWasWritten, ()) {
         LatentAttention{.q_rank = 0, .kv_rank = 64, .nope_head_dim = 32, .rope_head_dim = 16, .v_head_dim = 32};
   }
   scenario.files = {{"a.json", "00ff"}};
+  scenario.named = {{"plan/dp", "plan/tp"}, {"plan/dp"}};
   const auto read = read_scenario(write_scenario(scenario), "report.json");
   if (!read) RC_FAIL(to_text(read.error()));
   RC_ASSERT(*read == scenario);
+  RC_ASSERT(read->named.names == scenario.named.names && read->named.chosen == scenario.named.chosen);
 }
 
 // Every model, GPU and machine of the catalog, so that a field that the writer or the reader forgets is noticed.

@@ -408,6 +408,18 @@ TEST(Answers, NetworkChoicesAndPlacementAreInputsToo) {
             plain["step_time_s"]);
 }
 
+// A report remembers what was asked for by name: warnings and advice of the repeated run are the same, to the byte.
+TEST(Answers, AReportRepeatsItsWarningsAndAdvice) {
+  const ScratchFolder folder;
+  for (const char* work : {"--model phi-4 --gpu a100 --tp 2 --micro-batch 2 --global-batch 16 --zero 0 --overlap p2p",
+                           "--model llama3-8b --pp 4 --dp 2 --global-batch 32 --overlap none",
+                           "--model llama3-8b --pp 4 --dp 2 --global-batch 32 --schedule v-half"}) {
+    const std::string first = answered(std::string(work) + " --json").out;
+    std::ofstream(folder.path() / "report.json") << first;
+    EXPECT_EQ(answered("--from report.json --json", folder.path()).out, first) << work;
+  }
+}
+
 // A bandwidth of the user's own is named, and another machine that has its own says so.
 TEST(Answers, AnOwnBandwidthIsShownAndNotLostInSilence) {
   const ScratchFolder folder;
