@@ -1,5 +1,6 @@
 // The C library: what is thrown ends here, and so do our types.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -189,7 +189,7 @@ std::optional<nlohmann::ordered_json> manifest_in(const std::filesystem::path& f
   auto parsed = text ? parse_json(*text, "manifest.json") : nlohmann::ordered_json();
   auto root = parsed ? *std::move(parsed) : nlohmann::ordered_json();
   if (!root.is_object() || !root.contains("schema") || root["schema"] != "ns-dist/traces/1") return std::nullopt;
-  return root;
+  return std::optional<nlohmann::ordered_json>(std::in_place, std::move(root));
 }
 
 // Whether ASTRA-Sim, with this system json, times kernels by their work.

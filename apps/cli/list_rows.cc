@@ -1,6 +1,7 @@
 #include "list_rows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "ns_dist/parameters.h"
 #include "ns_dist/scenario.h"

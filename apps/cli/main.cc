@@ -1,5 +1,6 @@
 // ns-dist: words become a question, the question an answer. Everything that is thrown ends here.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <exception>

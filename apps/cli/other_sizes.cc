@@ -1,6 +1,7 @@
 #include "other_sizes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,5 @@
 // Durations for another GPU, written into the frames of a trace; whatever else they hold stays byte for byte.
 #include <fmt/format.h>
-#include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,6 +17,7 @@
 #include "ns_dist/host_launches.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
+#include "silent_protobuf.h"
 #include "symbolic_operators.h"
 #include "trace_file.h"
 #include "wire.h"
@@ -428,7 +428,7 @@ std::string_view name_of(AnnotateWay way) {
 
 Result<AnnotateReport> annotate(const std::filesystem::path& from, const std::filesystem::path& to,
                                 const AnnotateModel& model) {
-  const google::protobuf::LogSilencer silent;
+  const SilentProtobuf silent;
   Annotation annotation(model);
   NS_TRY_VOID(annotation.read(from));
   if (Result<void> priced = annotation.price(); !priced) {

@@ -1,7 +1,6 @@
-#include <google/protobuf/stubs/logging.h>
-
 #include <memory>
 
+#include "silent_protobuf.h"
 #include "trace_file.h"
 #include "wire.h"
 
@@ -11,7 +10,7 @@ namespace {
 using namespace chakra;  // this module's own
 
 Result<void> read_frames(FrameReader& frames, const std::function<Result<void>(TraceNode&&)>& visit) {
-  const google::protobuf::LogSilencer silent;  // protobuf prints what it cannot parse; we return it
+  const SilentProtobuf silent;
   std::string_view frame;
   NS_TRY(const bool has_metadata, frames.next(&frame));
   if (!has_metadata) return fail(frames.error("the file is empty"));

@@ -1,5 +1,4 @@
 // Traces of PyTorch as ASTRA-Sim's feeder can run them.
-#include <google/protobuf/stubs/logging.h>
 
 #include <algorithm>
 #include <functional>
@@ -12,6 +11,7 @@
 #include "flat_node.h"
 #include "kernel_work.h"
 #include "ns_dist/chakra_io.h"
+#include "silent_protobuf.h"
 #include "trace_file.h"
 #include "wire.h"
 
@@ -215,7 +215,7 @@ class Repair {
 }  // namespace
 
 Result<RepairReport> repair(const std::filesystem::path& from, const std::filesystem::path& to) {
-  const google::protobuf::LogSilencer silent;
+  const SilentProtobuf silent;
   Repair repair;
   NS_TRY_VOID(repair.read(from));
   repair.chain();

@@ -1,5 +1,6 @@
 // Which files belong together.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

@@ -207,9 +207,13 @@ void append_bytes(std::uint32_t number, std::string_view bytes, std::string* out
   *out += bytes;
 }
 
+void append_message(const google::protobuf::MessageLite& message, std::string* out) {
+  static_cast<void>(message.AppendToString(out));  // false where a required field is missing: there are none
+}
+
 void append_frame(const google::protobuf::MessageLite& message, std::string* out) {
   append_varint(message.ByteSizeLong(), out);
-  message.AppendToString(out);
+  append_message(message, out);
 }
 
 std::string metadata_frame() {

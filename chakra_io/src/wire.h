@@ -24,6 +24,7 @@ void append_tag(std::uint32_t number, std::uint32_t type, std::string* out);
 // A whole field of bytes.
 void append_bytes(std::uint32_t number, std::string_view bytes, std::string* out);
 
+void append_message(const google::protobuf::MessageLite& message, std::string* out);
 // Length, then message.
 void append_frame(const google::protobuf::MessageLite& message, std::string* out);
 

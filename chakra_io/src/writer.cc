@@ -127,7 +127,7 @@ class StageWriter {
         append_frame(message, &out.bytes);
       } else {
         if (!out.bytes.empty()) out.pieces.push_back({out.bytes.size(), -1});
-        message.AppendToString(&out.bytes);
+        append_message(message, &out.bytes);
         out.pieces.push_back({out.bytes.size(), suffix});
       }
     }

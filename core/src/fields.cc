@@ -1,6 +1,7 @@
 #include "ns_dist/fields.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

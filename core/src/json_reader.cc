@@ -1,6 +1,7 @@
 #include "ns_dist/internal/json_reader.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -62,28 +63,38 @@ constexpr std::size_t kMostKeys = 10'000;
 struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
   // An object or an array that is open: its keys so far, and the last one; or the number of its last value.
   struct Level {
-    std::set<std::string, std::less<>> keys;
+    nlohmann::ordered_json* node;
+    std::set<std::string, std::less<>> keys = {};
     const std::string* key = nullptr;
     std::int64_t index = -1;
   };
   nlohmann::ordered_json root;
-  nlohmann::detail::json_sax_dom_parser<nlohmann::ordered_json> tree{root};
   std::vector<Level> levels;
   std::string problem, expected = "a JSON object", pointer;
   std::size_t byte = 0;
 
-  void next_value() {
-    if (!levels.empty()) ++levels.back().index;
+  nlohmann::ordered_json& put(nlohmann::ordered_json value) {
+    if (levels.empty()) return root = std::move(value);
+    Level& level = levels.back();
+    ++level.index;
+    if (level.key == nullptr) {
+      level.node->push_back(std::move(value));
+      return level.node->back();
+    }
+    // The key is new: no need to look for it.
+    auto& members = level.node->get_ref<nlohmann::ordered_json::object_t&>();
+    members.push_back({*level.key, std::move(value)});
+    return members.back().second;
   }
-  bool null() override { return next_value(), tree.null(); }
-  bool boolean(bool value) override { return next_value(), tree.boolean(value); }
-  bool number_integer(number_integer_t value) override { return next_value(), tree.number_integer(value); }
-  bool number_unsigned(number_unsigned_t value) override { return next_value(), tree.number_unsigned(value); }
-  bool number_float(number_float_t value, const string_t& text) override {
-    return next_value(), tree.number_float(value, text);
-  }
-  bool string(string_t& value) override { return next_value(), tree.string(value); }
-  bool binary(binary_t& value) override { return next_value(), tree.binary(value); }
+  bool is_put(nlohmann::ordered_json value) { return put(std::move(value)), true; }
+
+  bool null() override { return is_put(nullptr); }
+  bool boolean(bool value) override { return is_put(value); }
+  bool number_integer(number_integer_t value) override { return is_put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return is_put(value); }
+  bool number_float(number_float_t value, const string_t&) override { return is_put(value); }
+  bool string(string_t& value) override { return is_put(std::move(value)); }
+  bool binary(binary_t& value) override { return is_put(std::move(value)); }
   bool refuse(std::string message, std::string wanted) {
     problem = std::move(message), expected = std::move(wanted);
     for (const Level& level : levels) {
@@ -91,16 +102,17 @@ struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
     }
     return false;
   }
-  bool deeper() {
-    next_value();
+  bool open(nlohmann::ordered_json empty) {
     if (levels.size() == kDeepestJson) {
+      ++levels.back().index;
       return refuse(fmt::format("nested deeper than {} levels", kDeepestJson),
                     fmt::format("at most {} objects and arrays in each other", kDeepestJson));
     }
-    levels.emplace_back();
+    levels.push_back({&put(std::move(empty))});
     return true;
   }
-  bool start_object(std::size_t size) override { return deeper() && tree.start_object(size); }
+  bool close() { return levels.pop_back(), true; }
+  bool start_object(std::size_t) override { return open(nlohmann::ordered_json::object()); }
   bool key(string_t& name) override {
     Level& level = levels.back();
     if (level.keys.size() >= kMostKeys) {  // an ordered object looks through all of them for each
@@ -110,18 +122,12 @@ struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
     }
     const auto [added, is_new] = level.keys.insert(name);
     level.key = &*added;
-    if (is_new) return tree.key(name);
+    if (is_new) return true;
     return refuse(fmt::format("key \"{}\" is given twice in one object", shortened(name)), "each key once");
   }
-  bool end_object() override {
-    levels.pop_back();
-    return tree.end_object();
-  }
-  bool start_array(std::size_t size) override { return deeper() && tree.start_array(size); }
-  bool end_array() override {
-    levels.pop_back();
-    return tree.end_array();
-  }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(nlohmann::ordered_json::array()); }
+  bool end_array() override { return close(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     byte = position;
     problem = error.what();

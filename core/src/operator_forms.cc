@@ -1,6 +1,7 @@
 #include "ns_dist/operator_forms.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

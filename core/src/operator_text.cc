@@ -1,6 +1,7 @@
 #include "ns_dist/operator_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,7 @@
 #include "csv_rows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 

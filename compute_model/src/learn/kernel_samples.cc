@@ -1,6 +1,7 @@
 #include "learn/kernel_samples.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,7 @@
 #include "learn/weights_card.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
 #include "ns_dist/kernel_table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

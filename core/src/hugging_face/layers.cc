@@ -2,6 +2,7 @@
 #include "layers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -42,7 +43,7 @@ LayerSet read_layer_types(JsonReader& reader, const Model& model, Keys other) {
     if (full[i] || types[i].empty() || std::find(other.begin(), other.end(), types[i]) != other.end()) continue;
     reader.note(fmt::format("layer_types/{}", i),
                 fmt::format("layers of \"{}\" cannot be forecast", shortened(types[i])),
-                fmt::format("\"full_attention\" or \"{}\"", fmt::join(other, "\" or \"")));
+                fmt::format("\"full_attention\" or \"{}\"", fmt::join(other.begin(), other.end(), "\" or \"")));
     return {};
   }
   return LayerSet::of(full);

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "silent_protobuf.h"
 #include "trace_file.h"
 #include "unit/chakra_io/traces.h"
 #include "wire.h"
@@ -102,7 +103,7 @@ TEST(FlatNode, AgreesWithProtobuf) {
       }
     }
     ns_dist_et_def::Node message;
-    const google::protobuf::LogSilencer silent;
+    const SilentProtobuf silent;
     const bool fine = message.ParseFromString(bytes);
     FlatNode flat;
     const bool decoded = decode(bytes, &flat);

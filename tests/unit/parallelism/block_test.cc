@@ -40,7 +40,7 @@ double traffic(const std::vector<Call>& calls) {
   return bytes;
 }
 
-const BlockStep& step(const Block& block, const std::string& name) {
+const BlockStep& step(const Block& block, std::string_view name) {
   for (const BlockStep& each : block.steps) {
     if (each.name == name) return each;
   }

@@ -19,7 +19,7 @@ namespace {
 using namespace units;
 using ::testing::HasSubstr;
 
-const BlockStep& step_named(const Block& block, const std::string& name) {
+const BlockStep& step_named(const Block& block, std::string_view name) {
   for (const BlockStep& each : block.steps) {
     if (each.name == name) return each;
   }
