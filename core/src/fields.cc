@@ -94,7 +94,14 @@ Result<double> read_positive_number(std::string_view text, double most) {
 // What to write instead of a text that is no whole number: "8k" are 8192.
 static std::string digits_of(const Field& field, std::string_view text) {
   if (is_whole_number(text)) return "";
-  if (text.find(',') != std::string_view::npos) return "one value: a search tries several";
+  if (text.find(',') != std::string_view::npos) {
+    std::string digits(text);
+    std::erase(digits, ',');
+    const auto grouped = number_from<std::int64_t>(digits);
+    if (grouped && with_commas(*grouped) == text)
+      return fmt::format("write {}={}, without commas", field.name, *grouped);
+    return "one value: a search tries several";
+  }
   constexpr std::int64_t kKibi = 1024;
   std::int64_t example = field.least + 7;
   if (!text.empty()) {

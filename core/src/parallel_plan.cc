@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/model.h"
 
 namespace ns_dist {
@@ -35,7 +36,7 @@ Result<void> read_field(const Field& field, std::string_view text, PipelineLayou
     return refuse(field, text.empty() ? "no text" : "a text of more than 100,000 letters",
                   fmt::format("write, for example, {}=Et|tt|tL", field.name));
   }
-  value.text = text == "even" ? "" : text;
+  value.text = lower_case(text) == "even" ? "" : text;
   return {};
 }
 

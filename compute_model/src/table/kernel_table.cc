@@ -8,6 +8,8 @@
 #include <cmath>
 #include <map>
 
+#include "ns_dist/catalog.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
@@ -171,8 +173,10 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   row.work.dtype = known->dtype;
   const OperatorForm* form = find_operator_form(row.op);
   if (form == nullptr) {
+    const auto names = operator_names();
     return fail(error_at(where(), fmt::format("operator \"{}\" is unknown", row.op),
-                         fmt::format("one of {}", fmt::join(operator_names(), ", "))));
+                         fmt::format("one of {}", fmt::join(names, ", ")),
+                         did_you_mean(nearest_name(lower_case(row.op), names))));
   }
   row.work.kind = form->make(f, row.op);
   const Pass pass = f.pass(std::holds_alternative<GroupedGemm>(row.work.kind));

@@ -58,6 +58,8 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--model llama3-8b --gpu 'NVIDIA H300'", 1, "did you mean \"h100\""},
       {"search --gpus 8 --nnodes 2", 2, "unknown flag \"--nnodes\"; expected the flags of `ns-dist search --help`"},
       {"--gpus 12", 2, "--gpus: 12 GPUs do not fill nodes of 8; .*; write 8 or 16"},
+      {"--global-batch 1,000", 2, "write --global-batch 1000, without commas"},
+      {"--global-batch 8,16", 2, "one value: a search tries several"},
       {"--deadline=1d", 2, "unknown flag \"--deadline\".*`ns-dist search` has --deadline"},
       {"search --gpus 8 --what-if 'flops x2'", 2,
        "write --what-if behind the command of an answer: `ns-dist simulate`"},

@@ -88,6 +88,16 @@ TEST_F(Collectives, RefusesNumbersThatItDoesNotKnow) {
   EXPECT_THAT(result.err, HasSubstr("1 of 2 rows could not be forecast"));
 }
 
+// Names have any case; others are near a known one.
+TEST_F(Collectives, NamesTheCollectiveThatWasMeant) {
+  const CommandResult result =
+      collectives("gpu,collective,ranks,bytes\nh100,ALL_REDUCE,8,1024\nh100,AllReduce,8,1024\n");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("in.csv:3: unknown collective \"AllReduce\""));
+  EXPECT_THAT(result.err, HasSubstr("did you mean \"all_reduce\"?"));
+  EXPECT_THAT(result.err, HasSubstr("1 of 2 rows could not be forecast"));
+}
+
 TEST_F(Collectives, SaysThatThereAreNoRows) {
   const CommandResult empty = collectives("gpu,collective,ranks,bytes\n");
   EXPECT_EQ(empty.code, 0);

@@ -48,6 +48,7 @@ TEST_F(Kernels, SaysOnceWhatIsNoTable) {
   EXPECT_THAT(kernels("op,b,h\nsoftmax,8,8\n").err, HasSubstr("no column \"gpu\""));
   EXPECT_THAT(kernels("gpu,op,m,n,k\nh100,gemm,1024.5,8,8\n").err,
               HasSubstr("in.csv:2: m is \"1024.5\"; expected a whole number up to 2,147,483,648"));
+  EXPECT_THAT(kernels("gpu,op,m,n,k\nh100,GEMM,8,8,8\n").err, HasSubstr("did you mean \"gemm\"?"));
   EXPECT_EQ(kernels("op,b,h\nsoftmax,8,8\n", "--gpu h100").code, 0);
   // `explain` takes the formats that a table takes.
   for (const char* format : {"half", "bfloat16", "fp64", "FP8"}) {
