@@ -12,17 +12,29 @@ using SilentProtobuf = google::protobuf::LogSilencer;  // while one lives, proto
 #else
 #include <absl/log/globals.h>
 
+#include <mutex>
+
 namespace ns_dist::chakra {
 
 class SilentProtobuf {
  public:
-  SilentProtobuf() { absl::SetMinLogLevel(absl::LogSeverityAtLeast::kInfinity); }
-  ~SilentProtobuf() { absl::SetMinLogLevel(before_); }
+  SilentProtobuf() {
+    const std::lock_guard lock(mutex_);
+    if (living_++ > 0) return;
+    before_ = absl::MinLogLevel();
+    absl::SetMinLogLevel(absl::LogSeverityAtLeast::kInfinity);
+  }
+  ~SilentProtobuf() {
+    const std::lock_guard lock(mutex_);
+    if (--living_ == 0) absl::SetMinLogLevel(before_);
+  }
   SilentProtobuf(const SilentProtobuf&) = delete;
   SilentProtobuf& operator=(const SilentProtobuf&) = delete;
 
  private:
-  const absl::LogSeverityAtLeast before_ = absl::MinLogLevel();
+  static inline std::mutex mutex_;
+  static inline int living_ = 0;  // of all threads
+  static inline absl::LogSeverityAtLeast before_{};
 };
 
 }  // namespace ns_dist::chakra

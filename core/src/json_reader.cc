@@ -86,15 +86,15 @@ struct StrictParse : nlohmann::json_sax<nlohmann::ordered_json> {
     members.push_back({*level.key, std::move(value)});
     return members.back().second;
   }
-  bool is_put(nlohmann::ordered_json value) { return put(std::move(value)), true; }
+  bool add(nlohmann::ordered_json value) { return put(std::move(value)), true; }
 
-  bool null() override { return is_put(nullptr); }
-  bool boolean(bool value) override { return is_put(value); }
-  bool number_integer(number_integer_t value) override { return is_put(value); }
-  bool number_unsigned(number_unsigned_t value) override { return is_put(value); }
-  bool number_float(number_float_t value, const string_t&) override { return is_put(value); }
-  bool string(string_t& value) override { return is_put(std::move(value)); }
-  bool binary(binary_t& value) override { return is_put(std::move(value)); }
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
   bool refuse(std::string message, std::string wanted) {
     problem = std::move(message), expected = std::move(wanted);
     for (const Level& level : levels) {
