@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -201,7 +202,7 @@ std::string warnings_section(const Report& report) {
 std::string accuracy_section(const Report& report, std::span<const RunCheck> evidence) {
   const Scenario& scenario = report.scenario;
   std::string line = evidence_line(evidence, scenario);
-  line.front() = evidence.empty() ? 'N' : 'T';
+  line.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(line.front())));
   std::string text = fmt::format("<p>{}.</p>\n", line);
   if (!evidence.empty()) {
     text += table(

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <set>
 #include <span>
 #include <string>
 
 #include "ns_dist/scenario.h"
 
 namespace ns_dist {
-
-using FieldNames = std::set<std::string, std::less<>>;
 
 // Sets what follows for `plan` from other fields of it. `named`: those that the user set; `given`: these and what the
 // framework set; `before`: the plan that is changed, if any.

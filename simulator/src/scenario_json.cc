@@ -8,7 +8,6 @@
 
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/model_fields.h"
-#include "plan_defaults.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {

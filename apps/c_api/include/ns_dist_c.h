@@ -144,8 +144,8 @@ typedef struct ns_dist_step {
   int32_t reserved;
 } ns_dist_step;
 /* The step of the session's fields and those given here. It takes some ms; the first one of another machine, network or
- * calibration longer. NS_DIST_INFEASIBLE: no such plan. Files that fields name are
- * read again, relative paths from the working directory of the call. */
+ * calibration longer. NS_DIST_INFEASIBLE: no such plan. Files that fields name are read again, relative paths from the
+ * working directory of the call. */
 int ns_dist_forecast_step(ns_dist_session* session, const char* const* fields, ns_dist_step* step);
 
 /* The same with advice, which times many other plans and takes tens of times as long: *report becomes the JSON object

@@ -9,7 +9,6 @@
 #include <map>
 
 #include "ns_dist/catalog.h"
-#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
 
 namespace ns_dist {
@@ -175,8 +174,7 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
   if (form == nullptr) {
     const auto names = operator_names();
     return fail(error_at(where(), fmt::format("operator \"{}\" is unknown", row.op),
-                         fmt::format("one of {}", fmt::join(names, ", ")),
-                         did_you_mean(nearest_name(lower_case(row.op), names))));
+                         fmt::format("one of {}", fmt::join(names, ", ")), did_you_mean(nearest_name(row.op, names))));
   }
   row.work.kind = form->make(f, row.op);
   const Pass pass = f.pass(std::holds_alternative<GroupedGemm>(row.work.kind));

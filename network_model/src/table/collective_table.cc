@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "algorithms.h"
-#include "ns_dist/catalog.h"
+#include "ns_dist/fields.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/operator_forms.h"
@@ -69,15 +70,13 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   row.cluster = field(index_[kCluster] ? kCluster : kSystem);
   if (row.gpu.empty() && row.cluster.empty()) row.gpu = gpu_, row.cluster = cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
-  const std::string collective = lower_case(field(kCollective));
-  const auto kind = enumerator_from_name<CollectiveKind>(collective);
+  constexpr std::span<const std::string_view> kKinds = names_of<CollectiveKind>();
+  const auto kind = read_name(field(kCollective), kKinds);
   if (!kind) {
-    const auto names = names_of<CollectiveKind>();
     return fail({ErrorCode::kInvalidInput, fmt::format("unknown collective \"{}\"", field(kCollective)), where,
-                 fmt::format("{}", fmt::join(names, ", ")),
-                 did_you_mean(nearest_name(collective, {names.begin(), names.end()}))});
+                 fmt::format("{}", fmt::join(kKinds, ", ")), kind.error().hint});
   }
-  row.kind = *kind;
+  row.kind = static_cast<CollectiveKind>(*kind);
   const auto ranks = number_from<std::int64_t>(field(kRanks));
   if (!ranks || *ranks < 2) return wrong(where, fmt::format("ranks \"{}\"", field(kRanks)), "an integer from 2 up");
   row.ranks = *ranks;

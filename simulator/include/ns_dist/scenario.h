@@ -221,11 +221,13 @@ void visit_fields(Visitor&& visit, T& settings) {
         settings.unfolded);
 }
 
+using FieldNames = std::set<std::string, std::less<>>;
+
 // Fields that whoever asked named: what follows from other fields does not change them, so advice names them, too. No
 // part of the work: equal scenarios may have been asked for in other words.
 struct NamedFields {
-  std::set<std::string, std::less<>> names;
-  std::set<std::string, std::less<>> chosen = {};  // of these, what a search named: nobody set it himself
+  FieldNames names;
+  FieldNames chosen = {};  // of these, what a search named: nobody set it himself
   friend bool operator==(const NamedFields&, const NamedFields&) { return true; }
 };
 

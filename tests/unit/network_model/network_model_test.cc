@@ -273,8 +273,8 @@ TEST(NetworkModel, MeasuredStepsOfOthersAreNoJumps) {
 }
 
 // A tenth more bytes is about as certain: at 1 MiB, where measured errors are counted apart, where NCCL changes the
-// protocol, and where the switch begins to reduce. (L40S's intervals end at another route, where steps of the measured
-// one are none.)
+// protocol, and where the switch begins to reduce. (L40S's intervals begin at direct transfers, which do not have the
+// steps of the measured route.)
 TEST(NetworkModel, IntervalsChangeLittleFromSizeToSize) {
   for (const char* name : {"l40s-server", "dgx-a100", "dgx-h100", "hgx-b300", "gb200-nvl72", "dgx-2"}) {
     const Cluster cluster = *Catalog::standard().cluster(name);
