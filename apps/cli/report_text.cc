@@ -126,7 +126,8 @@ std::string settings_text(const ParallelPlan& plan) {
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);
   if (plan.offload_activations > 0)
-    settings += fmt::format(", activations of {} layers of each chunk on the host", plan.offload_activations);
+    settings += fmt::format(", activations of {} layer{} of each chunk on the host", plan.offload_activations,
+                            plan.offload_activations == 1 ? "" : "s");
   return settings;
 }
 

@@ -406,6 +406,18 @@ std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
   return Warning{"idle_gpus", std::move(text)};
 }
 
+// What is on its way to the host or back lies on the GPU: with few layers, at the peak, that is all of it.
+std::optional<Warning> offload_saves_nothing(const Report& report) {
+  const ParallelPlan& plan = report.scenario.plan;
+  const bool alone = !(plan.offload_optimizer.value > 0) && !offloads_gradients(plan);
+  if (plan.offload_activations == 0 || !alone || report.host_memory > Bytes()) return std::nullopt;
+  return Warning{
+      "offload_saves_nothing",
+      fmt::format("plan/offload_activations={} saves no memory: at the peak, the activations of these layers "
+                  "are on the GPU. Name more layers, or 0",
+                  plan.offload_activations)};
+}
+
 // A table of positions ends; rotary ones go on, but nobody trained the model with them.
 std::optional<Warning> beyond_positions(const Model& model, std::int64_t tokens) {
   const bool learned = model.position == PositionKind::kLearned, rotary = model.position == PositionKind::kRotary;
@@ -466,6 +478,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
                                                 "usually have for each",
                                                 report.host_memory / units::GB, kUsualOfAGpu / units::GB)});
   }
+  if (auto useless = offload_saves_nothing(report)) found.push_back(*std::move(useless));
   if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
   add_unsupported(scenario, found);
   add_libraries_of_others(scenario, found);

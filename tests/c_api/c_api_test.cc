@@ -437,6 +437,7 @@ TEST(CApi, MistakesAreTexts) {
     EXPECT_THAT(ns_dist_error(session.get()), HasSubstr(text));
   };
   no_collective(nullptr, 8, 2, 0, "all_reduce, all_gather");
+  no_collective("all_redvce", 8, 2, 0, "did you mean \"all_reduce\"?");
   no_collective("all_reduce", 0, 2, 0, "0 bytes");
   no_collective("all_reduce", std::numeric_limits<double>::quiet_NaN(), 2, 0, "nan bytes");
   no_collective("all_reduce", 8, 1, 0, "1 ranks");

@@ -909,13 +909,17 @@ TEST(Resolve, HostsHoldWhatIsOffloaded) {
   ASSERT_TRUE(on_gpus && on_hosts);
   EXPECT_EQ(on_gpus->host_memory, Bytes());
   EXPECT_NEAR((on_hosts->memory.peak() + on_hosts->host_memory) / on_gpus->memory.peak(), 1, 1e-12);
-  const auto warned = [](const Report& report) {
+  const auto warned = [](const Report& report, std::string_view code) {
     return std::any_of(report.warnings.begin(), report.warnings.end(),
-                       [](const Warning& each) { return each.code == "host_memory"; });
+                       [&](const Warning& each) { return each.code == code; });
   };
-  EXPECT_TRUE(warned(*on_hosts));
+  EXPECT_TRUE(warned(*on_hosts, "host_memory"));
+  EXPECT_FALSE(warned(*on_hosts, "offload_saves_nothing"));
   spec.set("plan/offload_activations", 8);
-  EXPECT_FALSE(warned(*simulate(resolved(spec))));
+  EXPECT_FALSE(warned(*simulate(resolved(spec)), "host_memory"));
+  // What two layers keep is in the buffers of what leaves and what comes back.
+  spec.set("plan/offload_activations", 2);
+  EXPECT_TRUE(warned(*simulate(resolved(spec)), "offload_saves_nothing"));
 }
 
 // 126 layers on 16 stages: four chunks a stage are proposed, of one or two layers each, for a bubble a third as long.
