@@ -296,8 +296,8 @@ void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but) {
       ->group("Again");
 }
 
-std::vector<std::string> inputs_of(const WorkFlags& flags) {
-  std::vector<std::string> all;
+std::vector<std::string> inputs_of(const WorkFlags& flags, const TrainingFlags& training) {
+  std::vector<std::string> all = {training.prices.value_or("")};
   for (const auto& [field, text] : flags.texts) {
     if (text) all.push_back(*text);
   }

@@ -17,6 +17,7 @@
 #include "ns_dist/compute_model.h"
 #include "ns_dist/dtype.h"
 #include "ns_dist/scenario.h"
+#include "whole_training.h"
 
 namespace ns_dist::cli {
 
@@ -47,7 +48,7 @@ struct WorkFlags {
 void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but = "");  // all but the field `but`
 
 // What the flags may name files with: an output must be none of them.
-std::vector<std::string> inputs_of(const WorkFlags& flags);
+std::vector<std::string> inputs_of(const WorkFlags& flags, const TrainingFlags& training);
 
 // `spec`, if its values can be read. Errors, of usage: every value that cannot be read, all at once.
 Result<ScenarioSpec> readable(ScenarioSpec spec);

@@ -235,7 +235,7 @@ Result<Calibrated> calibrate_gpu(const CalibrateRequest& request) {
   NS_TRY(options.mode, read_mode(mode));
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu)));
   std::vector<std::string> inputs = request.from;
-  inputs.push_back(request.kernels);
+  inputs.insert(inputs.end(), {request.kernels, request.gpu});
   NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
   NS_TRY(const auto steps, steps_of(request, gpu));
   nlohmann::ordered_json json = {{"schema", "ns-dist/calibrate/1"}, {"gpu", gpu.id}, {"mode", mode}};
@@ -314,7 +314,7 @@ Result<Calibrated> advice_of(const CalibrateRequest& request, const Cluster& clu
 Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
   NS_TRY(const Cluster cluster, cluster_of(request));
   std::vector<std::string> inputs = request.from;
-  inputs.push_back(request.collectives);
+  inputs.insert(inputs.end(), {request.collectives, request.gpu, request.cluster});
   NS_TRY_VOID(check_outputs({{"--output", request.output}, {"--next", request.next}, answer_of(request)}, inputs));
   NS_TRY(const std::vector<Scenario> steps, steps_on(request, cluster));
   if (steps.empty() && !request.next.empty()) {

@@ -38,7 +38,7 @@ std::string errors_text(const CollectiveErrorTable& table) {
 }
 
 Result<int> answer(const CollectivesRequest& request) {
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input, request.calibration.value_or("")}));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   // A table about one machine need not repeat it in every row.
   const auto reader_of = [&](const CsvTable& table) {

@@ -39,9 +39,10 @@ Result<int> answer(const KernelsRequest& request) {
   NS_TRY(options.model, read_kernel_options(request.mode, request.calibration));
   options.default_gpu = request.gpu;
   NS_TRY(options.threads, read_threads(request.threads));
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input, request.calibration}));
   const Catalog catalog = Catalog::standard();
   if (!request.gpu.empty()) NS_TRY_VOID(named_by("--gpu", catalog.gpu(request.gpu)));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}}, catalog.inputs()));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   const CsvTable& header = input.header();
   NS_TRY_VOID(check_kernel_columns(header, request.gpu));

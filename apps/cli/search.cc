@@ -319,7 +319,7 @@ std::optional<int> read_job(int argc, const char* const* argv, bool leads, Job& 
   job.goals.listed = job.requests.front().listed;
   job.goals.separate = std::move(requests->separate);
   if (!leads) return std::nullopt;
-  if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work)); !writable) {
+  if (auto writable = check_outputs(outputs_of(flags), inputs_of(flags.work, flags.training)); !writable) {
     return report_error(writable.error());
   }
   job.command = command_line("ns-dist search", argc, argv, app, {"--csv", "--report", "--json", "--threads"});
@@ -336,6 +336,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
       NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
     }
+    NS_TRY_VOID(check_outputs(outputs_of(job.flags), catalog.inputs()));
     for (const SearchRequest& request : job.requests) {
       NS_TRY_VOID(search_sizes(request, job.goals, catalog, searcher));
     }
@@ -362,6 +363,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
     if (!known) spaces.push_back(*std::move(space));
   }
   if (spaces.empty() && size) return fail(*std::move(size));
+  NS_TRY_VOID(check_outputs(outputs_of(job.flags), catalog.inputs()));
   for (const SearchSpace& space : spaces) {
     if (searcher.interrupted()) break;
     NS_TRY_VOID(searcher.add(space));

@@ -106,7 +106,7 @@ Result<void> repeat_questions(StepFlags& flags) {
 // `command`: what was typed.
 Result<void> answer(StepFlags flags, const std::string& command) {
   const std::vector<Output> outputs = outputs_of(flags);
-  NS_TRY_VOID(check_outputs(outputs, inputs_of(flags.work)));
+  NS_TRY_VOID(check_outputs(outputs, inputs_of(flags.work, flags.training)));
   NS_TRY_VOID(repeat_questions(flags));
   std::vector<PartChange> changes;
   if (flags.changes) {
@@ -115,6 +115,7 @@ Result<void> answer(StepFlags flags, const std::string& command) {
   SearchGoals goals;
   NS_TRY(static_cast<WholeTraining&>(goals), read_training(flags.training));
   NS_TRY(const Scenario scenario, read_scenario_of(flags.work));
+  NS_TRY_VOID(check_outputs(outputs, scenario.files));
   NS_TRY(const Session session, Session::make(scenario));
   NS_TRY(Report report, simulate(scenario, session));
   if (flags.sensitivity) {

@@ -85,6 +85,13 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
   return {};
 }
 
+Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<InputFile>& inputs) {
+  std::vector<std::string> paths;
+  paths.reserve(inputs.size());
+  for (const InputFile& input : inputs) paths.push_back(input.path);
+  return check_outputs(outputs, paths);
+}
+
 Result<void> check_is_file(const Output& output, const char* expected, const char* hint) {
   if (!is_standard_output(output.path)) return {};
   return fail({ErrorCode::kUsage, fmt::format("\"{}\" is standard output", output.path), output.flag, expected, hint});

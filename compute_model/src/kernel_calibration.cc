@@ -257,7 +257,9 @@ std::vector<std::pair<std::int64_t, double>> take_out_wild(std::vector<Observati
   return wild;
 }
 
-FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& kernels) {
+// `refused`: the rows contradict each other so much that each is further from what the others say of it than from the
+// forecast: they are noise.
+FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& kernels, bool& refused) {
   const std::size_t count = kernels.size();
   const Process process = process_of(kernels);
   FamilyCalibration out;
@@ -265,6 +267,7 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   constexpr double kLeast = 0.5;  // kernels unlike all of them may differ all the same
   out.amplitude = std::clamp(std::sqrt(size_of_residuals(process.residual.dot(process.weights), count)), kLeast, 1.0);
   std::vector<double> errors;  // of each row, by the other kernels
+  double far_before = 0, far_after = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const Observation& kernel = kernels[i];
     const auto e = static_cast<Eigen::Index>(i);
@@ -274,10 +277,13 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     for (const MeasuredRow& row : kernel.rows) {
       const double measured = kernel.residual + row.beyond;
       errors.push_back(measured - told);  // what no correction takes away, too
+      far_before += std::abs(measured), far_after += std::abs(measured - corrected);
       out.before += std::abs(std::exp(-measured) - 1);
       out.after += std::abs(std::exp(corrected - measured) - 1);
     }
   }
+  constexpr double kFurther = 1.1, kFar = 0.1;  // times; of a logarithm. Chosen: see the tests of noise
+  refused = far_after > kFurther * far_before && far_after > kFar * static_cast<double>(errors.size());
   out.before /= static_cast<double>(errors.size()), out.after /= static_cast<double>(errors.size());
   out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
   for (std::size_t i = 0; i < count; ++i) {
@@ -468,6 +474,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
         above_peak, above_peak == 1 ? " is" : "s are", gpu.id));
   }
   KernelCalibration calibration{gpu.id, options.mode, {}, board_text(gpu)};
+  bool found_noise = false;
   for (const auto& [key, rows] : families) {
     std::vector<Observation> kernels = by_kernel(rows);
     if (kernels.size() >= kFewestRows) {
@@ -475,13 +482,24 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
       if (const auto row = too_fast.find(key); row != too_fast.end()) return fail(row->second);
     }
     kernels = used_of(table.where(), key.first, key.second, std::move(kernels), found);
-    if (!kernels.empty()) calibration.families.push_back(fit(key.first, key.second, kernels));
+    if (kernels.empty()) continue;
+    bool refused = false;
+    FamilyCalibration family = fit(key.first, key.second, kernels, refused);
+    if (!refused) {
+      calibration.families.push_back(std::move(family));
+      continue;
+    }
+    found_noise = true;
+    found.push_back(
+        fmt::format("{} {}: no correction, because kernels are forecast worse by what was measured of the others "
+                    "({:.0f} % off instead of {:.0f} %): measure these rows again, with nothing else on the GPU",
+                    key.first, name_of(key.second), 100 * family.after, 100 * family.before));
   }
   if (calibration.families.empty()) {
     const bool elsewhere = families.empty() && !of_others.empty();
     Error error =
         wrong(table.where(),
-              fmt::format("too few measurements of {}{}", gpu.id,
+              fmt::format("{} of {}{}", found_noise ? "no usable measurements" : "too few measurements", gpu.id,
                           elsewhere ? fmt::format("; the rows are of {}", of_others.begin()->first) : ""),
               fmt::format("at least {} kernels of one operator family and number format; a few dozen are better",
                           kFewestRows));

@@ -205,7 +205,10 @@ class Pricing {
   // `own`: the work as the rank runs it, where it is not `item`.
   Result<Forecast> kernel(const WorkItem& item, const Operator& op, double slowdown,
                           std::optional<WorkItem>& own) const {
-    if (item.host.any()) return forecast_host_work(item.host, scenario_.cluster.gpu, scenario_.host);
+    if (item.host.any()) {
+      return forecast_host_work(item.host, scenario_.cluster.gpu, scenario_.host,
+                                shares_of_host(scenario_.cluster, program_.mesh.ranks()));
+    }
     const bool own_models = !session_.made_its_models();  // those of the caller, which are left as they are
     if (op.dtype == DType::kFp16 && !own_models) {
       own = item;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace ns_dist {
 namespace {
 
@@ -21,16 +23,21 @@ constexpr Efficiency kHostMemory = {0.5, 0.56, 6};
 
 HostLink host_link(const Gpu& gpu) { return {gpu.host ? gpu.host->bandwidth : gpu.pcie_bandwidth, kLink.share}; }
 
-Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host) {
+double shares_of_host(const Cluster& cluster, std::int64_t ranks) {
+  const std::int64_t node = cluster.gpus_per_node(), used = std::min(node, ranks);
+  return used > 0 ? static_cast<double>(node + cluster.spare_per_node()) / static_cast<double>(used) : 1;
+}
+
+Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host, double shares) {
   const BytesPerSecond link = host_link(gpu).data_sheet;
   if (work.link > Bytes() && !(link > BytesPerSecond())) {
     return fail({ErrorCode::kInvalidInput, fmt::format("the link from \"{}\" to its host is unknown", gpu.id),
                  "machine/gpu", "a GPU whose file has \"pcie\" or \"host\"",
                  "leave the plan's offloading out, or complete the file"});
   }
-  const BytesPerSecond memory = host.memory_bandwidth > BytesPerSecond() ? host.memory_bandwidth
-                                : gpu.host                               ? gpu.host->memory_bandwidth
-                                                                         : kUsualHostMemory;
+  const BytesPerSecond memory = host.memory_bandwidth > BytesPerSecond()
+                                    ? host.memory_bandwidth
+                                    : (gpu.host ? gpu.host->memory_bandwidth : shares * kUsualHostMemory);
   Forecast forecast;
   const auto add = [&forecast](Seconds floor, const Efficiency& efficiency) {
     const Seconds time = floor / efficiency.share;

@@ -19,8 +19,11 @@ struct HostLink {
 };
 HostLink host_link(const Gpu& gpu);
 
-// The bytes over the link, then those of the CPU's memory. No measurement was fitted, so the interval is wide. Errors:
-// a GPU whose link to the host is unknown.
-Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host);
+// How many GPUs' shares of the CPUs' memory a rank has: the ranks of a node divide those of its idle GPUs, too.
+double shares_of_host(const Cluster& cluster, std::int64_t ranks);
+
+// The bytes over the link, then those of the CPU's memory, of which the GPU has so many usual shares. No measurement
+// was fitted, so the interval is wide. Errors: a GPU whose link to the host is unknown.
+Result<Forecast> forecast_host_work(const HostWork& work, const Gpu& gpu, const Host& host, double shares = 1);
 
 }  // namespace ns_dist

@@ -53,7 +53,9 @@ Result<void> set_ports(Cluster& cluster, std::int64_t ports) {
   return {};
 }
 
-Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog& catalog) {
+// `part`: so many GPUs of each node are used, if not all.
+Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog& catalog,
+                         std::optional<std::int64_t> part = {}) {
   if (spec.intra) {
     NS_TRY(const Fabric fabric, named_by("machine/intra", catalog.fabric(*spec.intra)));
     if (cluster.levels.empty()) cluster.levels.push_back({fabric, 8, 1, 1});
@@ -78,6 +80,7 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
     for (std::size_t i = inside; i < cluster.levels.size(); ++i) cluster.levels[i].fabric = fabric;
   }
   if (spec.gpus_per_node && !cluster.levels.empty()) NS_TRY_VOID(resize_nodes(cluster, *spec.gpus_per_node));
+  if (part && !cluster.levels.empty()) NS_TRY_VOID(use_part_of_nodes(cluster, *part));
   if (spec.nics_per_node) NS_TRY_VOID(set_ports(cluster, *spec.nics_per_node));
   const std::size_t inside = cluster.node_levels();
   if (spec.intra_bandwidth) {
@@ -99,8 +102,9 @@ Result<void> use_fabrics(Cluster& cluster, const References& spec, const Catalog
   return {};
 }
 
-// The nodes that machine/gpus are, and how many of each, as `spec` would name them.
-Result<void> size_nodes(References& spec, const Catalog& catalog, const Scenario* base, std::int64_t ranks) {
+// The nodes that machine/gpus are, as `spec` would name them; how many GPUs of each, if not all.
+Result<std::optional<std::int64_t>> size_nodes(References& spec, const Catalog& catalog, const Scenario* base,
+                                               std::int64_t ranks) {
   if (spec.nodes) {
     return fail({ErrorCode::kUsage, "the number of GPUs is given twice", "machine/gpus, machine/nodes", "one of them",
                  "leave machine/nodes out"});
@@ -115,8 +119,7 @@ Result<void> size_nodes(References& spec, const Catalog& catalog, const Scenario
   }
   NS_TRY(const std::int64_t used, gpus_of_each_node(node, *spec.gpus));
   spec.nodes = *spec.gpus / used;
-  if (used != node) spec.gpus_per_node = used;
-  return {};
+  return used != node ? std::optional(used) : std::nullopt;
 }
 
 // Where the plan has as many ranks as machine/gpus, or replicas that make as many: the machine follows from the ranks,
@@ -146,16 +149,18 @@ Result<Cluster> find_machine(References spec, const Catalog& catalog, const Scen
                              const Training& training, bool dp_is_given) {
   if (spec.gpus && base == nullptr) NS_TRY_VOID(follow_gpus(plan, dp_is_given, spec, catalog));
   NS_TRY(const std::int64_t ranks, rank_count(plan));
-  if (spec.gpus) NS_TRY_VOID(size_nodes(spec, catalog, base, ranks));
-  NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
-  NS_TRY_VOID(use_fabrics(cluster, spec, catalog));
-  // What machine/intra alone describes is a node, not so many GPUs to fill.
-  bool sized = (spec.cluster || base != nullptr) && !cluster.levels.empty() && gpus_of(cluster) > 0;
-  // A report's machine was sized for its own plan: another plan opens it again.
-  if (base != nullptr && !names_machine(spec) && (spec.gpus_per_node || rank_count(base->plan).value_or(0) != ranks)) {
-    sized = false;
-    cluster = opened_anew(std::move(cluster));
+  std::optional<std::int64_t> part;
+  if (spec.gpus) {
+    NS_TRY(part, size_nodes(spec, catalog, base, ranks));
   }
+  NS_TRY(Cluster cluster, find_cluster(spec, catalog, base, ranks));
+  // A report's machine was sized for its own plan: another plan opens it again.
+  const bool opens = base != nullptr && !names_machine(spec) &&
+                     (spec.gpus_per_node || part || rank_count(base->plan).value_or(0) != ranks);
+  if (opens) cluster = opened_anew(std::move(cluster));
+  NS_TRY_VOID(use_fabrics(cluster, spec, catalog, part));
+  // What machine/intra alone describes is a node, not so many GPUs to fill.
+  bool sized = !opens && (spec.cluster || base != nullptr) && !cluster.levels.empty() && gpus_of(cluster) > 0;
   const Cluster open = cluster;
   if (spec.nodes) {
     NS_TRY_VOID(set_nodes(cluster, *spec.nodes, spec.gpus ? "machine/gpus" : "machine/nodes"));

@@ -24,6 +24,9 @@ double gpus_of(const Cluster& cluster);
 // GPUs than its ports were made for has one port at least. Error: they do not fill whole units.
 Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus);
 
+// The same of nodes whose other GPUs stay idle in their places.
+Result<void> use_part_of_nodes(Cluster& cluster, std::int64_t gpus);
+
 // Gives the levels above the node `nodes` nodes together. Inner levels are filled before outer ones; groups that are
 // not full are equally full. `where`: the fields that gave their number. Errors: nodes of unknown size, no fabric
 // between nodes, groups that cannot be equally full.

@@ -200,6 +200,15 @@ Result<void> resize_nodes(Cluster& cluster, std::int64_t gpus) {
   return {};
 }
 
+Result<void> use_part_of_nodes(Cluster& cluster, std::int64_t gpus) {
+  const std::vector<FabricLevel> whole = cluster.levels;
+  NS_TRY_VOID(resize_nodes(cluster, gpus));
+  for (std::size_t i = 0; i < cluster.node_levels(); ++i) {
+    cluster.levels[i].spare = whole[i].size - cluster.levels[i].size;
+  }
+  return {};
+}
+
 Result<void> set_nodes(Cluster& cluster, std::int64_t nodes, std::string_view where) {
   const std::size_t inside = cluster.node_levels();
   if (inside > 0 && cluster.gpus_per_node() == 0) {
@@ -310,6 +319,8 @@ std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan&
   const std::int64_t ranks = rank_count(plan).value_or(0), gpus = scenario.cluster.gpu_count();
   if (ranks == gpus) return scenario.cluster;
   Cluster machine = opened_anew(scenario.cluster);
+  // More GPUs of the one node that machine/gpus takes a part of.
+  if (ranks > gpus && ranks < machine.gpus_per_node() && !use_part_of_nodes(machine, ranks)) return std::nullopt;
   if (!open_for(machine, plan, ranks) || machine.gpu_count() < ranks) return std::nullopt;
   // Only a machine whose size follows from the plan has GPUs that no rank uses.
   const bool follows = rank_count(scenario.plan).value_or(0) != gpus;
@@ -326,11 +337,12 @@ std::vector<Assignment> to_keep_machine(const Scenario& scenario, const Parallel
   const std::int64_t all = opened.gpus_per_node();
   if (ranks == gpus && open_for(opened, plan, ranks) && opened.gpus_per_node() == each && opened.gpu_count() == ranks)
     return {};
-  // The field that gave the size gives the new one. By GPUs one node may have fewer than its machine's nodes have.
+  // The field that gave the size gives the new one.
   const bool by_gpus = scenario.named.names.contains("machine/gpus");
   std::vector<Assignment> set = {by_gpus ? Assignment{"machine/gpus", std::to_string(ranks)}
                                          : Assignment{"machine/nodes", std::to_string(ranks / each)}};
-  if (each != all || (by_gpus && gpus == all)) set.push_back({"machine/gpus_per_node", std::to_string(each)});
+  const std::int64_t by_itself = by_gpus ? gpus_of_each_node(all, ranks).value_or(0) : all;
+  if (each != by_itself) set.push_back({"machine/gpus_per_node", std::to_string(each)});
   return set;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "step_interval.h"
@@ -14,10 +15,15 @@ Interval path_difference(std::span<const PathEntry> from, std::span<const PathEn
     double below = 0, above = 0;
   };
   std::map<std::string_view, Deviation> families;
-  const auto add = [&families](std::span<const PathEntry> path, double sign) {
+  // What decides it, such as the route of transfers over PCIe, makes all of these collectives long, or all short.
+  const auto family_of = [](const PathEntry& entry) -> std::string_view {
+    const bool is_collective = enumerator_from_name<CollectiveKind>(entry.kind).has_value();
+    return is_collective && differs_between_machines(entry.forecast) ? "one route" : entry.kind;
+  };
+  const auto add = [&](std::span<const PathEntry> path, double sign) {
     for (const PathEntry& entry : path) {
       const double count = sign * static_cast<double>(entry.count);
-      Deviation& family = families[entry.kind];
+      Deviation& family = families[family_of(entry)];
       family.below += count * (entry.forecast.latency - entry.forecast.low).in_base();
       family.above += count * (entry.forecast.high - entry.forecast.latency).in_base();
     }

@@ -8,6 +8,12 @@
 
 namespace ns_dist {
 
+// Whether the forecast of a collective differs that much between machines: by another route, for example.
+inline bool differs_between_machines(const Forecast& forecast) {
+  constexpr double kTimes = 2;  // as long, or as short, at an end of the interval
+  return forecast.high > kTimes * forecast.latency || kTimes * forecast.low < forecast.latency;
+}
+
 // Of two critical paths, the second one gone `times` times: by how much the difference may be below (low) and above
 // (high) its forecast. Both are positive.
 Interval path_difference(std::span<const PathEntry> from, std::span<const PathEntry> to, double times = 1);

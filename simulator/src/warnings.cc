@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "advice.h"
@@ -11,6 +12,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "scenario_fields.h"
+#include "step_difference.h"
 #include "without_effect.h"
 
 namespace ns_dist {
@@ -40,14 +42,11 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
 // How much longer (or shorter) `counted` entries make the step at an end of their intervals; nothing where that is not
 // wide.
 template <typename Counted>
-Seconds wide_by(const std::vector<PathEntry>& path, Seconds step, Seconds Forecast::*end, Counted counted) {
+Seconds wide_by(const std::vector<PathEntry>& path, Seconds step, Seconds Interval::*end, Counted counted) {
   constexpr double kWide = 0.1;  // of the step. Chosen, not fitted
-  Seconds by;
-  for (const PathEntry& entry : path) {
-    const Forecast& forecast = entry.forecast;
-    if (counted(entry)) by += static_cast<double>(entry.count) * (forecast.*end - forecast.latency);
-  }
-  by = std::max(by, -1.0 * by);
+  std::vector<PathEntry> alone;
+  std::copy_if(path.begin(), path.end(), std::back_inserter(alone), counted);
+  const Seconds by = path_difference({}, alone).*end;
   return by < kWide * step ? Seconds() : by;
 }
 
@@ -55,7 +54,7 @@ Seconds wide_by(const std::vector<PathEntry>& path, Seconds step, Seconds Foreca
 std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds step) {
   constexpr double kMuch = 0.1;  // of the step. Chosen, not fitted
   const auto launches = [](const PathEntry& entry) { return entry.name == kHostLaunches; };
-  const Seconds longer = wide_by(path, step, &Forecast::high, launches);
+  const Seconds longer = wide_by(path, step, &Interval::high, launches);
   Seconds waits;
   for (const PathEntry& entry : path) waits += launches(entry) ? entry.seconds : Seconds();
   std::string text;
@@ -76,8 +75,8 @@ std::optional<Warning> slow_host(const std::vector<PathEntry>& path, Seconds ste
 
 // Nobody measured how the GPUs of this machine reach each other, or only on one of such machines, which differ (PCIe
 // through the host).
-std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path, Seconds step) {
-  constexpr double kDiffers = 2;  // times as long, or as short, at an end of the interval
+std::optional<Warning> unmeasured_collectives(const Cluster& cluster, const std::vector<PathEntry>& path,
+                                              Seconds step) {
   struct Case {
     std::string_view code, which;
     bool (*counts)(const Forecast&);
@@ -85,26 +84,28 @@ std::optional<Warning> unmeasured_collectives(const std::vector<PathEntry>& path
   static constexpr Case kCases[] = {
       {"unmeasured_collectives", "that nobody measured on such a machine",
        [](const Forecast& forecast) { return forecast.extrapolated; }},
-      {"uncertain_collectives", "that differ between such machines",
-       [](const Forecast& forecast) {
-         return forecast.high > kDiffers * forecast.latency || kDiffers * forecast.low < forecast.latency;
-       }},
+      {"uncertain_collectives", "that differ between such machines", differs_between_machines},
   };
   for (const Case& by : kCases) {
     const auto counted = [&](const PathEntry& entry) {
       return enumerator_from_name<CollectiveKind>(entry.kind) && by.counts(entry.forecast);
     };
     std::string ends;
-    for (const auto& [end, than] : {std::pair(&Forecast::high, "longer"), std::pair(&Forecast::low, "shorter")}) {
+    for (const auto& [end, than] : {std::pair(&Interval::high, "longer"), std::pair(&Interval::low, "shorter")}) {
       const Seconds much = wide_by(path, step, end, counted);
       if (much == Seconds()) continue;
       ends += fmt::format("{}up to {:.0f} % {}", ends.empty() ? "" : " or ", 100 * (much / step), than);
     }
     if (ends.empty()) continue;
+    const bool one_of_routes = !cluster.levels.empty() && cluster.levels.front().fabric.kind == FabricKind::kPcie &&
+                               !cluster.levels.front().fabric.peer_to_peer;
     return Warning{std::string(by.code),
                    fmt::format("collectives {} make the step {}, which is in its interval: measure a few on yours, "
-                               "ns-dist calibrate --collectives",
-                               by.which, ends)};
+                               "ns-dist calibrate --collectives{}",
+                               by.which, ends,
+                               one_of_routes ? ", or set machine/intra_bandwidth to the rate at which GPUs reach each "
+                                               "other directly, if they do"
+                                             : "")};
   }
   return std::nullopt;
 }
@@ -356,7 +357,8 @@ void add_places(const Scenario& scenario, std::int64_t ranks, std::vector<Warnin
   };
   across("tp_across_nodes", "tensor parallelism", "plan/tp", plan.tp, reach.tensor);
   across("ep_across_nodes", "expert parallelism", "plan/ep", plan.ep, reach.expert);
-  if (const std::int64_t spare = scenario.cluster.spare_per_node(); spare > 0) {
+  const bool asked = scenario.named.names.contains("machine/gpus");
+  if (const std::int64_t spare = scenario.cluster.spare_per_node(); spare > 0 && !asked) {
     found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of each node are used, so that no group of ranks "
                                                "that fits into one node lies in two and all nodes have as many",
                                                node, node + spare)});
@@ -444,7 +446,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   if (auto high = high_mfu(report)) found.push_back(*std::move(high));
   if (auto outside = extrapolated(prediction.critical_path)) found.push_back(*std::move(outside));
   if (auto host = slow_host(prediction.critical_path, prediction.step)) found.push_back(*std::move(host));
-  if (auto unmeasured = unmeasured_collectives(prediction.critical_path, prediction.step)) {
+  if (auto unmeasured = unmeasured_collectives(scenario.cluster, prediction.critical_path, prediction.step)) {
     found.push_back(*std::move(unmeasured));
   }
   add_places(scenario, ranks, found);

@@ -122,7 +122,7 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       RunCheck check;
       check.publication = publication.id;
       check.id = run.id;
-      if (const auto answer = add_forecast(vote, session); !answer) check.unsupported = answer.error().message;
+      if (const auto answer = add_forecast(vote, session); !answer) check.unsupported = to_text(answer.error());
       // Attention is counted in full, of which a mask leaves half.
       if (vote.measured < 0.5 * vote.at_peak) {
         check.unsupported =
@@ -173,11 +173,11 @@ SuiteReport report_of(std::span<const RunCheck> checks) {
   SuiteTable runs{"Runs", std::string(kRunTerms), run_columns()};
   RunErrors all;
   std::map<std::string, RunErrors> of_publications;
-  std::map<std::string, std::int64_t> reasons;
+  SuiteReport report;
   for (const RunCheck* row : rows) {
     const std::string name = row->publication + ": " + row->id;
     if (!forecast(row)) {
-      ++reasons[fmt::format("{}: {}", name, row->unsupported)];
+      report.mistakes.push_back({ErrorCode::kInvalidInput, row->unsupported, name});
       continue;
     }
     runs.rows.push_back({name, row->gpu, row->measured / units::s, row->forecast / units::s, row->low / units::s,
@@ -210,12 +210,10 @@ SuiteReport report_of(std::span<const RunCheck> checks) {
     add(errors, "ns-dist", figures_of(all.ours), all.share_inside());
     add(errors, "constant utilization", figures_of(all.baseline), {});
   }
-  SuiteReport report;
   report.tables = {std::move(runs)};
   if (of_publications.size() > 1) report.tables.push_back(std::move(publications));
   report.tables.push_back(std::move(errors));
   report.rows = checks.size();
-  add_refused(report, reasons);
   return report;
 }
 

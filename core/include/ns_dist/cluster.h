@@ -86,7 +86,7 @@ struct FabricLevel {
   // A dimension of a torus: the units form a ring of direct links, half of the ports to each neighbor. Several
   // dimensions are several levels, the first one innermost.
   bool ring = false;
-  std::int64_t spare = 0;  // units that exist in addition to `size` and that the plan leaves idle
+  std::int64_t spare = 0;  // units that exist in addition to `size` and stay idle
 
   // Bandwidth of one GPU into this level, one direction, when all its peers send at the same time.
   BytesPerSecond bandwidth_per_gpu() const { return fabric.bandwidth * nics_per_gpu / oversubscription; }
@@ -124,11 +124,11 @@ struct Cluster {
     for (std::size_t i = 0; i < node_levels(); ++i) count *= levels[i].size;
     return count;
   }
-  // That the plan leaves idle, beside gpus_per_node().
+  // That stay idle, beside gpus_per_node().
   std::int64_t spare_per_node() const {
-    if (levels.empty()) return 0;
-    const FabricLevel& node = levels[node_levels() - 1];
-    return node.size > 0 ? gpus_per_node() / node.size * node.spare : 0;
+    std::int64_t all = 1;
+    for (std::size_t i = 0; i < node_levels(); ++i) all *= levels[i].size > 0 ? levels[i].size + levels[i].spare : 0;
+    return all > 0 ? all - gpus_per_node() : 0;
   }
   // A level as the plan uses it: idle units of the level below leave their share of its links to the others.
   FabricLevel used_level(std::size_t i) const {

@@ -177,7 +177,7 @@ void visit_fields(Visitor&& visit, T& host) {
       {.name = "host/memory_bandwidth",
        .help = "one GPU's share of the bandwidth with which the CPUs read offloaded optimizer states from their memory",
        .values = "BANDWIDTH",
-       .default_text = "51.2 GB/s; superchips: of their data sheet",
+       .default_text = "51.2 GB/s, and what idle GPUs of the node leave; superchips: of their data sheet",
        .flag = "--host-memory-bandwidth",
        .in_reports = InReports::kOptional},
       host.memory_bandwidth);

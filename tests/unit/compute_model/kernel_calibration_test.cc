@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <utility>
 
 #include "calibration.h"
@@ -307,6 +308,29 @@ TEST(KernelCalibration, ManyWildRowsAreLeftOut) {
   ASSERT_TRUE(calibration) << to_text(calibration.error());
   EXPECT_EQ(notes.size(), 5U);
   EXPECT_EQ(calibration->families[0].points.size(), 20U);
+}
+
+// Kernels that took half to twice as long as forecast, at random: what others took tells nothing of one.
+TEST(KernelCalibration, NoiseIsRefused) {
+  std::string text = "op,dtype,m,n,k,latency_ms\n";
+  const auto model = make_compute_model(h100());
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<double> factor(0.5, 2);
+  for (int i = 1; i <= 24; ++i) {
+    const Operator op{Gemm{.m = 512 * i, .n = 4096, .k = 1024 + 128 * i}, DType::kBf16};
+    text += fmt::format("linear,bf16,{},4096,{},{}\n", 512 * i, 1024 + 128 * i,
+                        (*model)->forecast(op)->latency / units::ms * factor(random));
+  }
+  const auto alone = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {});
+  ASSERT_FALSE(alone);
+  EXPECT_THAT(to_text(alone.error()), ::testing::HasSubstr("gemm bf16: no correction, because kernels are forecast"));
+  for (int i = 1; i <= 4; ++i) text += fmt::format("linear,fp8,{},4096,4096,{}\n", 4096 * i, 0.13 * i);
+  std::vector<std::string> notes;
+  const auto others = calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {}, &notes);
+  ASSERT_TRUE(others) << to_text(others.error());
+  ASSERT_EQ(others->families.size(), 1U);
+  EXPECT_EQ(others->families[0].dtype, DType::kFp8);
+  EXPECT_THAT(notes, ::testing::Contains(::testing::HasSubstr("gemm bf16: no correction")));
 }
 
 // A machine that is slow as a whole keeps its rows; so do rows that contradict each other, which tell nothing of which

@@ -32,10 +32,11 @@ struct RunCheck {
 };
 
 // Forecasts every run. Errors: a model or cluster that the catalog does not have. A run that cannot be planned is
-// listed with the reason.
+// marked with the reason.
 Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publications, const Catalog& catalog);
 
 // The checks as tables, worst first, and the errors of ours and of the baseline; by publication, if there are several.
+// A run without a forecast is a mistake.
 SuiteReport report_of(std::span<const RunCheck> checks);
 
 // A collection of published runs in one JSON file, which is not part of this project. Forecasts every wanted row of
