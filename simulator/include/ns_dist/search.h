@@ -52,10 +52,10 @@ bool can_be_searched(std::string_view field);
 bool decides_machine(std::string_view field);
 
 struct SearchRequest {
-  ScenarioSpec fixed;                        // fields with one value; those of searched_fields() are then not searched
-  std::vector<FieldValues> listed;           // fields of which these values are tried
-  std::optional<std::int64_t> gpus;          // size of the cluster; otherwise machine/nodes, or that of a sized cluster
-  std::shared_ptr<const Scenario> from;      // the work of a report; its degrees and the other searched fields are free
+  ScenarioSpec fixed{};                      // fields with one value; those of searched_fields() are then not searched
+  std::vector<FieldValues> listed{};         // fields of which these values are tried
+  std::optional<std::int64_t> gpus{};        // size of the cluster; otherwise machine/nodes, or that of a sized cluster
+  std::shared_ptr<const Scenario> from{};    // the work of a report; its degrees and the other searched fields are free
   bool lists(std::string_view field) const;  // several values of it
   bool gives(std::string_view field) const;  // one or several
 };

@@ -28,10 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 SearchRequest request(std::int64_t gpus, std::string_view model = "gpt3-13b") {
-  SearchRequest made;
-  made.fixed.set("model", model);
-  made.gpus = gpus;
-  return made;
+  return {.fixed = ScenarioSpec().set("model", model), .gpus = gpus};
 }
 
 Result<SearchSpace> space(SearchRequest request) { return SearchSpace::make(std::move(request), Catalog::standard()); }
