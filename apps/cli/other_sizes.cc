@@ -4,13 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "ns_dist/internal/divisors.h"
-#include "ns_dist/planner.h"
+#include "ns_dist/internal/offload_parts.h"
 #include "report_text.h"
 #include "sizes.h"
 
@@ -77,10 +78,10 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
   Scenario with = found.base;
   std::vector<std::string> parts;  // the least one that fits, and those above
   const bool known = found.base.plan.offload_optimizer.value > 0 || found.base.plan.passes != Passes::kTraining;
-  for (const double part : {1.0, 0.75, 0.5, 0.25}) {
+  for (auto part = std::rbegin(kOffloadParts); part != std::rend(kOffloadParts); ++part) {
     SearchRequest offloads = small_plans(request);
-    offloads.fixed.set("plan/offload_optimizer", part);
-    with.plan.offload_optimizer = {part};
+    offloads.fixed.set("plan/offload_optimizer", *part);
+    with.plan.offload_optimizer = {*part};
     if (known || !framework_has(found.base, with) || !others.fits(offloads)) break;
     parts.insert(parts.begin(), field_text(with.plan.offload_optimizer));
   }

@@ -10,6 +10,7 @@
 #include "fewer_layers.h"
 #include "machine.h"
 #include "memory_savings.h"
+#include "ns_dist/internal/offload_parts.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
 #include "plan_defaults.h"
@@ -199,8 +200,9 @@ class RemedySearch {
 
   // A part of the optimizer stays on the GPU, if that fits and is faster.
   void offload_less(Fitting& best) {
-    for (const double part : {0.25, 0.5, 0.75}) {
+    for (const double part : kOffloadParts) {
       if (part <= scenario_.plan.offload_optimizer.value) continue;
+      if (part >= best.candidate.plan.offload_optimizer.value) return;
       Scenario less = changed_to(best.candidate, best.machine);
       less.plan.offload_optimizer = {part};
       if (!framework_.has(less)) continue;
