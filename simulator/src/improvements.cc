@@ -594,11 +594,13 @@ class Adviser {
   // The scenario with what a user sets, and what follows from it.
   Scenario with(const std::vector<Assignment>& set) const {
     Scenario changed = scenario_;
+    FieldNames given;
     for (const Assignment& each : set) {
       const auto done = assign(changed, each);
       NS_EXPECTS(done.has_value());
+      given.insert(each.field);
     }
-    changed.plan = with_fields(scenario_.plan, set);
+    follow_fields(changed.plan, given, given, &scenario_.plan);
     follow_context(scenario_, changed);
     return changed;
   }
