@@ -214,6 +214,73 @@ double resident_threads_of(const Gpu& gpu) {
   return capability == "8.6" || capability == "8.9" || capability.starts_with("12.") ? 1536 : 2048;
 }
 
+// Errors: what a forecast divides by is missing, or a number is none.
+Result<void> check_data_sheet(const Gpu& gpu) {
+  const auto bad = [&](std::string_view what, std::string_view expected) {
+    Error error;
+    error.message = "GPU \"" + gpu.id + "\" has no usable " + std::string(what);
+    error.where = gpu.id;
+    error.expected = std::string(expected);
+    return fail(error);
+  };
+  const auto is_told = [](double value) { return value >= 0 && std::isfinite(value); };  // or 0
+  if (gpu.sm_count <= 0) return bad("sm_count", "a whole number of at least 1");
+  const double bandwidth = gpu.memory_bandwidth / (B / s);
+  if (!is_told(bandwidth) || bandwidth == 0) return bad("memory bandwidth", "a positive bandwidth");
+  for (const auto& [what, value] : {std::pair("boost clock", gpu.boost_clock / Hz),
+                                    {"base clock", gpu.base_clock / Hz},
+                                    {"L2 cache", gpu.l2_cache / B},
+                                    {"board power", gpu.board_power / W},
+                                    {"vector peak", gpu.vector[DType::kFp32] / (FLOP / s)}}) {
+    if (!is_told(value)) return bad(what, "a finite number, or 0 where it is not told");
+  }
+  bool computes = false;
+  for (const DType dtype : kAllDTypes) {
+    const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
+    if (!is_told(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
+    computes |= peak > 0;
+  }
+  if (!computes) return bad("rate", "a peak for at least one number format");
+  return {};
+}
+
+// Peaks of products, and what the board's power leaves of them.
+void set_matrix_rates(Machine& machine) {
+  const Gpu& gpu = machine.gpu;
+  const double half_rate = half_rate_of(gpu);
+  const VoltageRange voltage = voltage_of(gpu.process_nm);
+  const auto ceiling = [&](double peak, const Voltage& each) { return tensor_ceiling(gpu, machine.gddr, peak, each); };
+  if (half_rate > 0) {
+    machine.ceiling_doubt = std::log(ceiling(half_rate, voltage.most) / ceiling(half_rate, voltage.least)) / 2;
+  }
+  for (const DType dtype : kAllDTypes) {
+    const auto i = static_cast<std::size_t>(dtype);
+    const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
+    // Each format by itself: what a data sheet says of another one makes it no slower. FP32 and FP64, whose units are
+    // others on each generation, in proportion to BF16.
+    const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
+    const bool by_itself = on_tensor_units && dtype != DType::kFp32 && dtype != DType::kFp64;
+    const double share = products_for_one(gpu, dtype);
+    machine.matrix_peak[i] = machine.matrix_ceiling[i] = peak;
+    machine.rated_shares[i] = by_itself ? rated_share_of(gpu, peak / share) : 1;
+    if (by_itself) {
+      machine.matrix_ceiling[i] = share * ceiling(peak / share, voltage.chosen);
+    } else if (on_tensor_units && half_rate > 0) {
+      machine.matrix_ceiling[i] = peak * ceiling(half_rate, voltage.chosen) / half_rate;
+    }
+  }
+}
+
+// Of FP32 arithmetic. Where no data sheet has it: H100's and A100's ratio of BF16 to FP32, or of the fastest format.
+double vector_peak_of(const Gpu& gpu) {
+  const double told = gpu.vector[DType::kFp32] / (FLOP / s);
+  if (told > 0) return told;
+  const FlopsPerSecond half = max(gpu.matrix_peak(DType::kBf16), gpu.matrix_peak(DType::kFp16));
+  FlopsPerSecond fastest;
+  for (const DType dtype : kAllDTypes) fastest = max(fastest, gpu.matrix_peak(dtype));
+  return (half > FlopsPerSecond() ? half : fastest) / (FLOP / s) / 16;
+}
+
 // Fixed cost of a small kernel: 1.6-2.5 us in CUDA graphs; back to back in a stream, the dependent launch adds about 1
 // us.
 constexpr double kBurstLaunch = 2e-6, kStreamGap = 1e-6;
@@ -266,6 +333,7 @@ PoweredTime Machine::powered(double compute, double memory, double flops, double
 double capability_of(const Gpu& gpu) { return number_from<double>(gpu.compute_capability).value_or(0); }
 
 Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
+  NS_TRY_VOID(check_data_sheet(gpu));
   Machine machine;
   machine.gpu = gpu;
   machine.mode = mode;
@@ -277,66 +345,19 @@ Result<Machine> make_machine(const Gpu& gpu, Mode mode) {
   machine.l2 = gpu.l2_cache / B;
   machine.gddr = gpu.has_gddr();
   machine.bandwidth = gpu.memory_bandwidth / (B / s);
-  machine.vector_peak = gpu.vector[DType::kFp32] / (FLOP / s);
   machine.launch = kBurstLaunch + (mode == Mode::kSustained ? kStreamGap : 0);
-
-  const auto bad = [&](std::string_view what, std::string_view expected) {
-    Error error;
-    error.message = "GPU \"" + gpu.id + "\" has no usable " + std::string(what);
-    error.where = gpu.id;
-    error.expected = std::string(expected);
-    return fail(error);
-  };
-  const auto usable = [](double value) { return value > 0 && std::isfinite(value); };
-  if (gpu.sm_count <= 0) return bad("sm_count", "a whole number of at least 1");
-  if (!usable(machine.bandwidth)) return bad("memory bandwidth", "a positive bandwidth");
-  for (const auto& [what, value] : {std::pair("boost clock", gpu.boost_clock / Hz),
-                                    {"base clock", gpu.base_clock / Hz},
-                                    {"L2 cache", machine.l2},
-                                    {"board power", gpu.board_power / W},
-                                    {"vector peak", machine.vector_peak}}) {
-    if (!(value >= 0) || !std::isfinite(value)) return bad(what, "a finite number, or 0 where it is not told");
-  }
-
-  const double watts = gpu.board_power / W;
-  const double half_rate = half_rate_of(gpu);
-  const VoltageRange voltage = voltage_of(gpu.process_nm);
-  const auto ceiling = [&](const Voltage& each) { return tensor_ceiling(gpu, machine.gddr, half_rate, each); };
-  const double chosen = ceiling(voltage.chosen);
-  if (half_rate > 0) machine.ceiling_doubt = std::log(ceiling(voltage.most) / ceiling(voltage.least)) / 2;
-  double fastest = 0;
-  for (const DType dtype : kAllDTypes) {
-    const double peak = gpu.matrix_peak(dtype) / (FLOP / s);
-    if (!(peak >= 0) || !std::isfinite(peak)) return bad("peak for " + std::string(name_of(dtype)), "a finite rate");
-    machine.matrix_peak[static_cast<std::size_t>(dtype)] = peak;
-    // Each format by itself: what a data sheet says of another one makes it no slower. FP32 and FP64, whose units are
-    // others on each generation, in proportion to BF16.
-    const bool on_tensor_units = gpu.tensor[dtype] > FlopsPerSecond();
-    const double share = dtype == DType::kFp32 || dtype == DType::kFp64 ? 0 : products_for_one(gpu, dtype);
-    double& limit = machine.matrix_ceiling[static_cast<std::size_t>(dtype)] = peak;
-    machine.rated_shares[static_cast<std::size_t>(dtype)] =
-        on_tensor_units && share > 0 ? rated_share_of(gpu, peak / share) : 1;
-    if (on_tensor_units && share > 0) {
-      limit = share * tensor_ceiling(gpu, machine.gddr, peak / share, voltage.chosen);
-    } else if (on_tensor_units && half_rate > 0) {
-      limit = peak * chosen / half_rate;
-    }
-    fastest = std::max(fastest, peak);
-  }
+  set_matrix_rates(machine);
+  machine.vector_peak = vector_peak_of(gpu);
   // Special function units: twice as many on Blackwell Ultra (NVIDIA "Inside Blackwell Ultra", 2025: 2x attention-layer
   // acceleration).
   machine.clock_rate = gpu.boost_clock / Hz > 0 ? gpu.boost_clock / Hz : 1.5e9;
   machine.exponential_rate =
       (gpu.architecture == "blackwell-ultra" ? 2 : 1) * Machine::kExponentials * machine.clock_rate * machine.sms;
-  if (!usable(fastest)) return bad("rate", "a peak for at least one number format");
-  if (!usable(machine.vector_peak)) {  // H100's and A100's ratio of BF16 to FP32
-    const double half = std::max(machine.peak(DType::kBf16), machine.peak(DType::kFp16));
-    machine.vector_peak = (usable(half) ? half : fastest) / 16;
-  }
   machine.issue_share = issue_share_of(gpu);
   machine.l2_bandwidth = std::max(machine.bandwidth, kL2BytesPerClock * machine.sms * machine.clock_rate);
   machine.resident_bytes = kResidentShare * machine.l2 / (two_partitions(gpu) ? 2 : 1);
-  if (usable(watts)) machine.watts = watts, machine.idle_watts = kIdleShare * watts;
+  machine.watts = gpu.board_power / W;
+  machine.idle_watts = kIdleShare * machine.watts;
   // Matrix units fetch operands once for many products: about half of the energy is the arithmetic's.
   if (gpu.tensor[DType::kFp32] > FlopsPerSecond()) machine.matrix_energy = 0.6;
   machine.flop_joules =
