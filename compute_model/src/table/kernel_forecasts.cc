@@ -84,6 +84,57 @@ class ErrorSums {
   std::vector<std::size_t> bins_;
 };
 
+// What is known of the rows of a table, by row.
+struct Answers {
+  explicit Answers(std::size_t rows)
+      : forecasts(rows), errors(rows), measured_ms(rows, 0.0F), bad_latencies(rows), groups(rows) {}
+
+  std::vector<Forecast> forecasts;
+  std::vector<std::optional<Error>> errors;
+  std::vector<float> measured_ms;  // 0: not measured
+  std::vector<std::string_view> bad_latencies;
+  std::vector<std::pair<std::string_view, std::string_view>> groups;  // the GPU's id and the operator
+};
+
+std::string place_of(const CsvTable& table, std::size_t row) {
+  return fmt::format("{}:{}", table.where(), table.line(row));
+}
+Error at_row(Error error, const CsvTable& table, std::size_t row) {
+  error.where = place_of(table, row);
+  return error;
+}
+
+// Rows of one GPU, which are asked together.
+class Batch {
+ public:
+  Batch(const CsvTable& table, Answers& answers) : table_(table), answers_(answers) {}
+  void add(std::size_t row, Operator work) {
+    rows_.push_back(row);
+    operators_.push_back(std::move(work));
+  }
+  void forecast(const GpuModel& model) {
+    forecasts_.resize(rows_.size());
+    model.cost->forecast_all(operators_, forecasts_);
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (forecasts_[i]) {
+        answers_.forecasts[rows_[i]] = *forecasts_[i];
+      } else {
+        answers_.errors[rows_[i]] = at_row(std::move(forecasts_[i]).error(), table_, rows_[i]);
+      }
+    }
+    rows_.clear();
+    operators_.clear();
+  }
+  bool empty() const { return rows_.empty(); }
+
+ private:
+  const CsvTable& table_;
+  Answers& answers_;
+  std::vector<std::size_t> rows_;
+  std::vector<Operator> operators_;
+  std::vector<Result<Forecast>> forecasts_;
+};
+
 constexpr std::array<std::string_view, 10> kAnswerColumns = {
     "forecast_ms", "low_ms", "high_ms", "utilization",  "bound",
     "tile",        "waves",  "method",  "extrapolated", "forecast_power_w"};
@@ -113,6 +164,10 @@ struct KernelForecaster::State {
     }
     return models.emplace(std::string(id), std::move(made)).first->second;
   }
+
+  // Every row, on as many threads as the options say. Errors: weights that cannot be read.
+  Result<Answers> answer(const CsvTable& table);
+  void add_errors(const Answers& answers);
 };
 
 KernelForecaster::KernelForecaster(KernelTableOptions options, std::function<Result<Gpu>(std::string_view id)> gpu_of)
@@ -122,92 +177,76 @@ KernelForecaster::KernelForecaster(KernelTableOptions options, std::function<Res
 }
 KernelForecaster::~KernelForecaster() = default;
 
-Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
-  const KernelReader reader(piece, state_->options.default_gpu);
-  const std::size_t count = piece.row_count();
-  KernelForecasts result;
-  result.forecasts.resize(count);
-  std::vector<std::optional<Error>> errors(count);
-  std::vector<float> measured(count, 0.0F);
-  std::vector<std::string_view> bad_latencies(count);
-  std::vector<std::pair<std::string_view, std::string_view>> groups(count);
+Result<Answers> KernelForecaster::State::answer(const CsvTable& table) {
+  const KernelReader reader(table, options.default_gpu);
+  const std::size_t count = table.row_count();
+  Answers answers(count);
   std::optional<Error> fatal;
-
   constexpr std::size_t kChunk = 1024;
   std::atomic<std::size_t> next = 0;
-  const auto work = [&](unsigned) {
-    // Rows of one GPU that follow each other are asked together.
+  on_threads(options.threads, [&](unsigned) {
     std::string last_gpu;
     const GpuModel* model = nullptr;
-    std::vector<std::size_t> rows;
-    std::vector<Operator> operators;
-    std::vector<Result<Forecast>> forecasts;
-    const auto here = [&](Error error, std::size_t row) {
-      error.where = fmt::format("{}:{}", piece.where(), piece.line(row));
-      return error;
-    };
-    const auto flush = [&] {
-      forecasts.resize(rows.size());
-      if (!rows.empty()) model->cost->forecast_all(operators, forecasts);
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        if (forecasts[i]) {
-          result.forecasts[rows[i]] = *forecasts[i];
-        } else {
-          errors[rows[i]] = here(std::move(forecasts[i]).error(), rows[i]);
-        }
-      }
-      rows.clear();
-      operators.clear();
-    };
+    Batch batch(table, answers);
     for (std::size_t begin = next.fetch_add(kChunk); begin < count; begin = next.fetch_add(kChunk)) {
       for (std::size_t i = begin; i < std::min(count, begin + kChunk); ++i) {
         auto row = reader.row(i);
         if (!row) {
-          errors[i] = std::move(row).error();
+          answers.errors[i] = std::move(row).error();
           continue;
         }
         if (model == nullptr || row->gpu != last_gpu) {
-          flush();
-          model = &state_->model_of(row->gpu, fatal);
+          if (!batch.empty()) batch.forecast(*model);
+          model = &model_of(row->gpu, fatal);
           last_gpu = row->gpu;
         }
         if (model->error) {
-          errors[i] = here(*model->error, i);
+          answers.errors[i] = at_row(*model->error, table, i);
           continue;
         }
-        if (row->latency_ms) measured[i] = static_cast<float>(*row->latency_ms);
-        bad_latencies[i] = row->bad_latency;
-        groups[i] = {model->id, row->op};
-        rows.push_back(i);
-        operators.push_back(std::move(row->work));
+        if (row->latency_ms) answers.measured_ms[i] = static_cast<float>(*row->latency_ms);
+        answers.bad_latencies[i] = row->bad_latency;
+        answers.groups[i] = {model->id, row->op};
+        batch.add(i, std::move(row->work));
       }
-      flush();
+      if (!batch.empty()) batch.forecast(*model);
     }
-  };
-  on_threads(state_->options.threads, work);
+  });
   if (fatal) return fail(*fatal);
+  return answers;
+}
 
+void KernelForecaster::State::add_errors(const Answers& answers) {
   std::pair<std::string_view, std::string_view> last_group;
-  ErrorSums* sums = nullptr;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (errors[i]) {
-      result.errors.push_back(std::move(*errors[i]));
-    } else if (!bad_latencies[i].empty()) {
-      result.unmeasured.push_back(bad_latency(bad_latencies[i], fmt::format("{}:{}", piece.where(), piece.line(i))));
+  ErrorSums* group_sums = nullptr;
+  for (std::size_t i = 0; i < answers.forecasts.size(); ++i) {
+    const Forecast& forecast = answers.forecasts[i];
+    if (!(answers.measured_ms[i] > 0) || !(forecast.latency > Seconds())) continue;
+    if (group_sums == nullptr || answers.groups[i] != last_group) {
+      last_group = answers.groups[i];
+      group_sums = &sums[{std::string(last_group.first), std::string(last_group.second)}];
     }
-    const Forecast& forecast = result.forecasts[i];
-    if (!(measured[i] > 0) || !(forecast.latency > Seconds())) continue;
-    if (sums == nullptr || groups[i] != last_group) {
-      sums = &state_->sums[{std::string(groups[i].first), std::string(groups[i].second)}];
-      last_group = groups[i];
-    }
-    const double truth = static_cast<double>(measured[i]);
+    const double truth = static_cast<double>(answers.measured_ms[i]);
     const double error = forecast.latency / units::ms / truth - 1;
     const bool inside =
         forecast.low / units::ms <= truth * (1 + 1e-6) && truth * (1 - 1e-6) <= forecast.high / units::ms;
-    sums->add(error, inside);
-    state_->all.add(error, inside);
+    group_sums->add(error, inside);
+    all.add(error, inside);
   }
+}
+
+Result<KernelForecasts> KernelForecaster::forecast(const CsvTable& piece) {
+  NS_TRY(Answers answers, state_->answer(piece));
+  state_->add_errors(answers);
+  KernelForecasts result;
+  for (std::size_t i = 0; i < piece.row_count(); ++i) {
+    if (answers.errors[i]) {
+      result.errors.push_back(*std::move(answers.errors[i]));
+    } else if (!answers.bad_latencies[i].empty()) {
+      result.unmeasured.push_back(bad_latency(answers.bad_latencies[i], place_of(piece, i)));
+    }
+  }
+  result.forecasts = std::move(answers.forecasts);
   return result;
 }
 
