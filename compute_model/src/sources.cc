@@ -72,6 +72,7 @@ constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
                              },
                              [](const Case& c) -> std::string_view { return kind_of(c.predictor).physics; }};
 
+// In the order in which they are tried; the last one always applies.
 constexpr std::array<Source, 5> kSources = {kMeasuredHere, kBurstsSlowed, kNearestScaled, kAllGpus, kPhysics};
 
 }  // namespace
@@ -84,8 +85,6 @@ bool only_in_bursts(const PredictorWeights& weights, Predictor predictor, const 
   return nearest && carries_over(predictor, nearest->itself, nearest->neighbor.same_generation) &&
          !was_measured(weights, nearest->neighbor.index, kernel_class);
 }
-
-std::span<const Source> correction_sources() { return kSources; }
 
 const Source& source_for(const Case& one) {
   return *std::find_if(kSources.begin(), kSources.end(), [&](const Source& source) { return source.applies(one); });

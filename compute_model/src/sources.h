@@ -1,7 +1,6 @@
 // Who answers for an operator that has a predictor: the sources of a correction, tried in order.
 #pragma once
 
-#include <span>
 #include <string_view>
 
 #include "reference_gpu.h"
@@ -34,8 +33,6 @@ struct Source {
   std::string_view (*method)(const Case&);
 };
 
-// In the order in which they are tried; the last one always applies.
-std::span<const Source> correction_sources();
 const Source& source_for(const Case& one);
 
 }  // namespace ns_dist

@@ -183,11 +183,6 @@ TEST(Sources, WhereNothingCarriesOverPhysicsAnswers) {
   EXPECT_EQ(source_of(gpu_of("b200-sxm"), op, Mode::kSustained), "none");
 }
 
-TEST(Sources, AreTriedInOneOrderAndTheLastAlwaysApplies) {
-  EXPECT_EQ(correction_sources().front().name, "measured here");
-  EXPECT_EQ(correction_sources().back().name, "physics");
-}
-
 // The nearest GPU is believed with its share, all others with the rest: 0.25 x 1.0 + 0.75 x 0.4 = 0.55 in logarithms.
 // Where nothing was measured, the interval is half as wide again.
 TEST(Corrections, AreMixedByShareAndWidenedOutside) {
@@ -208,8 +203,6 @@ TEST(Corrections, AreMixedByShareAndWidenedOutside) {
   EXPECT_NEAR(std::log(outside.low / outside.seconds), -0.75, 1e-9);
 }
 
-// A kernel that takes exp(1.0) of its base of 2 ms there, where this machine's base is 1 ms and no pipe is faster than
-// 1.5 times: here it takes at least a factor of 1.5 less. ln(2 / 1) + 1.0 - ln(1.5) in logarithms of this base.
 // As independent errors do, in any order: 3 and 4 beyond one are 5.
 TEST(Corrections, ReasonsToBeWideAddUp) {
   EXPECT_DOUBLE_EQ(widened(1, 1.5), 1.5);
@@ -217,6 +210,8 @@ TEST(Corrections, ReasonsToBeWideAddUp) {
   EXPECT_DOUBLE_EQ(widened(widened(1.7, 2), 1.5), widened(widened(1.5, 1.7), 2));
 }
 
+// A kernel that takes exp(1.0) of its base of 2 ms there, where this machine's base is 1 ms and no pipe is faster than
+// 1.5 times: here it takes at least a factor of 1.5 less. ln(2 / 1) + 1.0 - ln(1.5) in logarithms of this base.
 TEST(Corrections, OfAnotherMachineStayWithinItsPace) {
   const Trees trees;
   Quantiles quantiles;
