@@ -26,11 +26,4 @@ inline Cluster dgx_a100(std::int64_t nodes = 0) {
   return cluster;
 }
 
-// GPUs without a node around them: one per node.
-inline Cluster single_gpu_nodes(std::int64_t nodes = 0) {
-  Cluster cluster = dgx_a100(nodes);
-  cluster.levels.front().size = 1;
-  return cluster;
-}
-
 }  // namespace ns_dist::test
