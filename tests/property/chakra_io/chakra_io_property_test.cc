@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -79,8 +78,7 @@ RC_GTEST_PROP(ChakraIo, WhatIsWrittenIsRead, ()) {
 RC_GTEST_PROP(ChakraIo, DamagedBytesAreReadOrRefusedAndNeverWorse, ()) {
   const ScratchFolder folder;
   RC_ASSERT(write_trace(folder.path() / "x.et", std::vector{node_gen(), node_gen()}).has_value());
-  std::ifstream in(folder.path() / "x.et", std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::string bytes = read_text(folder.path() / "x.et");
   const int changes = pick(1, 8);
   for (int i = 0; i < changes; ++i) bytes[pick<std::size_t>(0, bytes.size())] = *rc::gen::arbitrary<char>();
   std::istringstream damaged(bytes);
@@ -315,16 +313,12 @@ RC_GTEST_PROP(ChakraIo, AnnotatingPatchesTimesAndNothingElse, ()) {
     if (pick(0, 2) == 0) nodes.back().attributes.push_back({"is_cpu_op", pick(0, 2) == 0});
   }
   const ScratchFolder folder;
-  const auto bytes_of = [&](const char* name) {
-    std::ifstream in(folder.path() / name, std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(in), {}};
-  };
   RC_ASSERT(write_trace(folder.path() / "in.et", nodes).has_value());
   AnnotateModel model;
   model.forecast = [](const Operator&) { return std::optional<double>(); };
   model.ratio = [](double, double) { return std::optional<double>(1); };
   RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "same.et", model).has_value());
-  RC_ASSERT(bytes_of("same.et") == bytes_of("in.et"));
+  RC_ASSERT(read_text(folder.path() / "same.et") == read_text(folder.path() / "in.et"));
   model.ratio = [](double, double) { return std::optional<double>(2.5); };
   RC_ASSERT(annotate(folder.path() / "in.et", folder.path() / "other.et", model).has_value());
   std::vector<TraceNode> other = *read_trace(folder.path() / "other.et");

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -18,11 +17,6 @@ namespace ns_dist {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string bytes_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 TraceNode kernel(std::uint64_t id, std::uint64_t micros) {
   TraceNode node;
@@ -409,11 +403,11 @@ TEST(Annotate, UnknownFieldsAndMetadataSurvive) {
   };
   std::ofstream(folder.path() / "in.et", std::ios::binary) << framed(metadata) + framed(node);
   ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "same.et", constant(10'000)));
-  EXPECT_EQ(bytes_of(folder.path() / "same.et"), bytes_of(folder.path() / "in.et"));
+  EXPECT_EQ(read_text(folder.path() / "same.et"), read_text(folder.path() / "in.et"));
   ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "other.et", constant(20'000)));
   std::string expected = node;
   expected.replace(expected.find(std::string("\x38\x8a\x80\x00", 4)), 4, "\x38\x14");
-  EXPECT_EQ(bytes_of(folder.path() / "other.et"), framed(metadata) + framed(expected));
+  EXPECT_EQ(read_text(folder.path() / "other.et"), framed(metadata) + framed(expected));
 }
 
 TEST(Annotate, GzipsByTheName) {
@@ -421,9 +415,9 @@ TEST(Annotate, GzipsByTheName) {
   std::vector<TraceNode> nodes(100, kernel(1, 3));
   ASSERT_TRUE(write_trace(folder.path() / "in.et", nodes));
   ASSERT_TRUE(annotate(folder.path() / "in.et", folder.path() / "out.et.gz", constant(1)));
-  EXPECT_EQ(bytes_of(folder.path() / "out.et.gz").substr(0, 2), "\x1f\x8b");
+  EXPECT_EQ(read_text(folder.path() / "out.et.gz").substr(0, 2), "\x1f\x8b");
   ASSERT_TRUE(annotate(folder.path() / "out.et.gz", folder.path() / "again.et", constant(1)));
-  EXPECT_EQ(bytes_of(folder.path() / "again.et"), bytes_of(folder.path() / "in.et"));
+  EXPECT_EQ(read_text(folder.path() / "again.et"), read_text(folder.path() / "in.et"));
   EXPECT_FALSE(annotate(folder.path() / "in.et", folder.path() / "in.et", constant(1)));
   EXPECT_FALSE(annotate(folder.path() / "none.et", folder.path() / "x.et", constant(1)));
   EXPECT_FALSE(annotate(folder.path() / "in.et", folder.path() / "no" / "x.et", constant(1)));

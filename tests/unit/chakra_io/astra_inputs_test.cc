@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -28,15 +27,10 @@ Cluster cluster_of(FabricKind inside, std::int64_t nodes) {
   return cluster;
 }
 
-std::string text_of_file(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(AstraInputs, NetworkIsAGridOfTheClustersLevelsInGibibytes) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 32, {.directory = folder.path()}));
-  const std::string text = text_of_file(folder.path() / "network.yml");
+  const std::string text = read_text(folder.path() / "network.yml");
   EXPECT_THAT(text, HasSubstr("topology: [ Switch, Switch ]"));
   EXPECT_THAT(text, HasSubstr("npus_count: [ 8, 4 ]"));
   // 300e9 / 2^30 and, at 2:1 oversubscription, 12.5e9 / 2^30.
@@ -48,7 +42,7 @@ TEST(AstraInputs, NetworkIsAGridOfTheClustersLevelsInGibibytes) {
 TEST(AstraInputs, LinksBetweenPairsOfGpusAreSharedOutAmongThem) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kXgmi, 0), 4, {.directory = folder.path()}));
-  const std::string text = text_of_file(folder.path() / "network.yml");
+  const std::string text = read_text(folder.path() / "network.yml");
   EXPECT_THAT(text, HasSubstr("topology: [ FullyConnected ]"));
   EXPECT_THAT(text, HasSubstr("npus_count: [ 4 ]"));
   EXPECT_THAT(text, HasSubstr("bandwidth: [ 39.9138"));  // of eight GPUs, each has seven links: 300e9 / 7 / 2^30
@@ -59,7 +53,7 @@ TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   const ScratchFolder folder;
   ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16,
                                  {.directory = folder.path(), .encoding = TraceEncoding::kDurations}));
-  auto system = nlohmann::json::parse(text_of_file(folder.path() / "system.json"));
+  auto system = nlohmann::json::parse(read_text(folder.path() / "system.json"));
   EXPECT_EQ(system["preferred-dataset-splits"], 1);  // absent: SIGFPE
   EXPECT_EQ(system["all-reduce-implementation"], (nlohmann::json{"ring", "ring"}));
   EXPECT_EQ(system["roofline-enabled"], 0);
@@ -67,13 +61,13 @@ TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   EXPECT_EQ(system["local-mem-bw"], 0.0);  // otherwise three passes over memory in every reducing step
   EXPECT_EQ(system["peak-perf"], 312.0);
   EXPECT_TRUE(system.contains("scheduling-policy") && system.contains("collective-optimization"));
-  const auto memory = nlohmann::json::parse(text_of_file(folder.path() / "remote_memory.json"));
+  const auto memory = nlohmann::json::parse(read_text(folder.path() / "remote_memory.json"));
   EXPECT_EQ(memory["memory-type"], "NO_MEMORY_EXPANSION");
-  EXPECT_THAT(text_of_file(folder.path() / "README.md"), HasSubstr("--workload-configuration=trace "));
+  EXPECT_THAT(read_text(folder.path() / "README.md"), HasSubstr("--workload-configuration=trace "));
 
   ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16,
                                  {.directory = folder.path(), .encoding = TraceEncoding::kRoofline}));
-  system = nlohmann::json::parse(text_of_file(folder.path() / "system.json"));
+  system = nlohmann::json::parse(read_text(folder.path() / "system.json"));
   EXPECT_EQ(system["roofline-enabled"], 1);
   EXPECT_EQ(system["peak-perf"], 1.0);
   EXPECT_EQ(system["local-mem-bw"], 1e9);  // 0 would make every kernel endless
@@ -85,7 +79,7 @@ TEST(AstraInputs, ThePrefixIsOneWord) {
   const auto text_of = [&](const std::string& prefix) {
     EXPECT_TRUE(
         write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16, {.directory = folder.path(), .prefix = prefix}));
-    return text_of_file(folder.path() / "README.md");
+    return read_text(folder.path() / "README.md");
   };
   EXPECT_THAT(text_of("x$(id)"), HasSubstr("--workload-configuration='x$(id)' "));
   EXPECT_THAT(text_of("a b"), HasSubstr("--workload-configuration='a b' "));
@@ -98,7 +92,7 @@ TEST(AstraInputs, TheReadmeRaisesTheLimitOfOpenFilesWhereItMust) {
   const ScratchFolder folder;
   for (const auto& [ranks, line] : {std::pair(16, ""), std::pair(960, ""), std::pair(968, "    ulimit -Sn 1032\n")}) {
     ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), ranks, {.directory = folder.path()}));
-    EXPECT_THAT(text_of_file(folder.path() / "README.md"),
+    EXPECT_THAT(read_text(folder.path() / "README.md"),
                 HasSubstr("backend:\n\n" + std::string(line) + "    AstraSim_Analytical"));
   }
 }
@@ -108,7 +102,7 @@ TEST(AstraInputs, TheReadmeSaysWhatCpuOperatorsDo) {
   for (const bool host_work : {false, true}) {
     ASSERT_TRUE(write_astra_inputs(cluster_of(FabricKind::kNvswitch, 0), 16,
                                    {.directory = folder.path(), .host_work = host_work}));
-    EXPECT_EQ(text_of_file(folder.path() / "README.md").find("are CPU operators") != std::string::npos, host_work);
+    EXPECT_EQ(read_text(folder.path() / "README.md").find("are CPU operators") != std::string::npos, host_work);
   }
 }
 
@@ -147,7 +141,7 @@ TEST(AstraInputs, EveryClusterOfTheCatalogIsTheAstraModelsNetwork) {
       const ScratchFolder folder;
       ASSERT_TRUE(
           write_astra_inputs(cluster, gpus, {.directory = folder.path(), .encoding = TraceEncoding::kDurations}));
-      const std::string yml = text_of_file(folder.path() / "network.yml");
+      const std::string yml = read_text(folder.path() / "network.yml");
       const auto topology = list_of(yml, "topology"), npus = list_of(yml, "npus_count"),
                  bandwidth = list_of(yml, "bandwidth"), latency = list_of(yml, "latency");
       const Collective call{CollectiveKind::kAllReduce, 64 * MiB, {0, {{gpus, 1}}}};
@@ -167,7 +161,7 @@ TEST(AstraInputs, EveryClusterOfTheCatalogIsTheAstraModelsNetwork) {
       EXPECT_DOUBLE_EQ(explained->forecast.latency / ns,
                        static_cast<double>(*astra_time_ns(*system, call.kind, 64 << 20)));
       // What is read from the files is what the model computes with.
-      auto read = read_astra_system(yml, "network.yml", text_of_file(folder.path() / "system.json"), "system.json");
+      auto read = read_astra_system(yml, "network.yml", read_text(folder.path() / "system.json"), "system.json");
       ASSERT_TRUE(read) << to_text(read.error());
       read->peak_tflops = 0;
       EXPECT_EQ(*read, *system) << entry.id;

@@ -158,8 +158,7 @@ TEST(TraceFile, GzippedTracesAreReadAsThePlainOnes) {
     nodes.push_back(node);
   }
   ASSERT_TRUE(write_trace(folder.path() / "plain.et", nodes));
-  std::ifstream in(folder.path() / "plain.et", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::string bytes = read_text(folder.path() / "plain.et");
   const std::string packed = folder.path() / "packed.et.gz";
   gzFile out = gzopen(packed.c_str(), "wb");
   ASSERT_EQ(gzwrite(out, bytes.data(), static_cast<unsigned>(bytes.size())), static_cast<int>(bytes.size()));
@@ -168,8 +167,7 @@ TEST(TraceFile, GzippedTracesAreReadAsThePlainOnes) {
   ASSERT_TRUE(read) << to_text(read.error());
   EXPECT_EQ(*read, nodes);
 
-  std::ifstream packed_in(packed, std::ios::binary);
-  const std::string packed_bytes{std::istreambuf_iterator<char>(packed_in), {}};
+  const std::string packed_bytes = read_text(packed);
   std::ofstream(packed, std::ios::binary | std::ios::trunc) << packed_bytes.substr(0, packed_bytes.size() / 2);
   const auto cut = read_trace(packed);
   ASSERT_FALSE(cut);

@@ -39,11 +39,6 @@ TraceNode rich_node() {
   return node;
 }
 
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 Result<std::vector<TraceNode>> read_bytes(const std::string& bytes) {
   std::istringstream in(bytes);
   std::vector<TraceNode> nodes;
@@ -57,7 +52,7 @@ Result<std::vector<TraceNode>> read_bytes(const std::string& bytes) {
 std::string written(const std::vector<TraceNode>& nodes) {
   const ScratchFolder folder;
   EXPECT_TRUE(write_trace(folder.path() / "x.et", nodes));
-  return content_of(folder.path() / "x.et");
+  return read_text(folder.path() / "x.et");
 }
 
 TEST(Reader, GivesBackWhatWasWritten) {
@@ -118,7 +113,7 @@ TEST(Reader, ReadsEveryValueTypeOfTheFormat) {
   const std::string command = "cd '" + folder.path().string() + "' && protoc --encode=ChakraProtoMsg.Node -I '" +
                               NS_DIST_SOURCE_DIR "/chakra_io/proto' et_def.proto < node.txt > node.bin";
   ASSERT_EQ(std::system(command.c_str()), 0);
-  const std::string node = content_of(folder.path() / "node.bin");
+  const std::string node = read_text(folder.path() / "node.bin");
   ASSERT_LT(node.size(), std::size_t{1} << 14);  // so its length has two bytes
   const std::string length = {static_cast<char>((node.size() & 0x7f) | 0x80), static_cast<char>(node.size() >> 7)};
   const auto read = read_bytes(std::string(1, '\0') + length + node);

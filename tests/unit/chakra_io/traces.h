@@ -13,24 +13,9 @@
 #include <vector>
 
 #include "ns_dist/chakra_io.h"
+#include "support/files.h"
 
 namespace ns_dist {
-
-// A folder of its own that goes when the test does.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ns_dist_chakra_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~ScratchFolder() { std::filesystem::remove_all(path_); }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Nodes at hand, without a network: kernels by their duration_micros, or by their work as write_astra_inputs states it.
 inline ReplayReport replay(std::span<const std::vector<TraceNode>> traces, const CommGroups& groups,

@@ -410,10 +410,8 @@ TEST(Writer, TheSameStepGivesTheSameBytes) {
     step.collective(0, Stream::kTensorParallel, CollectiveKind::kAllReduce, 64 * B, {"tp"}, {a});
     ASSERT_TRUE(write_and_read(std::move(step), folder.path() / name));
     std::string all;
-    for (const char* file : {"trace.0.et", "trace.3.et", "comm_groups.json"}) {
-      std::ifstream in(folder.path() / name / file, std::ios::binary);
-      all.append(std::istreambuf_iterator<char>(in), {});
-    }
+    for (const char* file : {"trace.0.et", "trace.3.et", "comm_groups.json"})
+      all += read_text(folder.path() / name / file);
     bytes.push_back(all);
   }
   EXPECT_EQ(bytes[0], bytes[1]);
@@ -430,8 +428,7 @@ TEST(Writer, ProtocDecodesEveryFrame) {
   const auto written = write_and_read(std::move(step), folder.path());
   ASSERT_TRUE(written) << to_text(written.error());
   for (Rank rank = 0; rank < 4; ++rank) {
-    std::ifstream in(folder.path() / ("trace." + std::to_string(rank) + ".et"), std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    const std::string bytes = read_text(folder.path() / ("trace." + std::to_string(rank) + ".et"));
     std::size_t at = 0, frames = 0;
     while (at < bytes.size()) {
       std::size_t length = 0;

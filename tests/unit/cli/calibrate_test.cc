@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -191,12 +190,9 @@ TEST(Calibrate, SaysWhatToMeasureNext) {
 
   // Measured, they are a correction, and others come next.
   ASSERT_EQ(run("kernels --input first.csv --mode sustained --output measured.csv", folder).code, 0);
-  {
-    std::ifstream in(folder.path() / "measured.csv");
-    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    text.replace(text.find("forecast_ms"), 11, "latency_ms");
-    std::ofstream(folder.path() / "measured.csv") << text;
-  }
+  std::string measured = read_text(folder.path() / "measured.csv");
+  measured.replace(measured.find("forecast_ms"), 11, "latency_ms");
+  std::ofstream(folder.path() / "measured.csv") << measured;
   const CommandResult next =
       run("calibrate --gpu h100 --kernels measured.csv --output mine.json --next next.csv", folder);
   ASSERT_EQ(next.code, 0) << next.err;
@@ -230,10 +226,7 @@ TEST(Calibrate, SaysWhichCollectivesToMeasureNext) {
   const CommandResult typical = run(calibrate, folder);
   ASSERT_EQ(typical.code, 0) << typical.err;
   EXPECT_THAT(typical.out, HasSubstr("What to measure next, by the collectives of six typical steps"));
-  const auto next = [&] {
-    std::ifstream in(folder.path() / "next.csv");
-    return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  };
+  const auto next = [&] { return read_text(folder.path() / "next.csv"); };
   const std::string first = next();  // ten collectives that were not measured, of three sizes each
   EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 31);
   EXPECT_THAT(first, Not(HasSubstr("all_reduce,8,8,")));

@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "catalog_names.h"
+#include "support/files.h"
 
 namespace ns_dist {
 namespace {
@@ -217,9 +217,7 @@ TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
   int like = 0;
   for (const CatalogEntry& entry : catalog_.list(CatalogKind::kFramework)) {
     const auto path = std::filesystem::path(NS_DIST_SOURCE_DIR) / "configs/frameworks" / (entry.id + ".json");
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const auto own = read_framework(text, path.string());
+    const auto own = read_framework(read_text(path), path.string());
     ASSERT_TRUE(own) << to_text(own.error());
     if (own->like.empty()) continue;
     ++like;

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "clusters.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
+#include "support/files.h"
 
 namespace ns_dist {
 namespace {
@@ -453,8 +452,7 @@ TEST(NetworkFit, BuiltInCurvesAreTheFilesOfWeights) {
   std::sort(files.begin(), files.end());
   NetworkCalibration all;
   for (const std::filesystem::path& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    const auto read = read_network_calibration(std::string(std::istreambuf_iterator<char>(in), {}), file.string());
+    const auto read = read_network_calibration(read_text(file), file.string());
     ASSERT_TRUE(read) << to_text(read.error());
     all.curves.insert(all.curves.end(), read->curves.begin(), read->curves.end());
     all.source += (all.source.empty() ? "" : "; ") + read->source;
