@@ -3,10 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

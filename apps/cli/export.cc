@@ -19,7 +19,6 @@
 #include "ns_dist/internal/as_collective.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/simulator.h"
-#include "ns_dist/training_clock.h"
 #include "ns_dist/version.h"
 #include "terminal.h"
 #include "trace_inputs.h"

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 
 #include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"

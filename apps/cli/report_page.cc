@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "evidence.h"
 #include "html.h"
 #include "memory_picture.h"
-#include "ns_dist/parameters.h"
 #include "ns_dist/simulator.h"
 #include "page_files.h"
 #include "report_text.h"

@@ -17,8 +17,6 @@
 #include "commands.h"
 #include "interrupts.h"
 #include "ns_dist/internal/trimmed.h"
-#include "ns_dist/planner.h"
-#include "ns_dist/sensitivity.h"
 #include "ns_dist/simulator.h"
 #include "other_sizes.h"
 #include "search_output.h"

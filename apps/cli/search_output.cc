@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <span>
 #include <utility>
 
 #include "arguments.h"
 #include "evidence.h"
-#include "ns_dist/energy.h"
 #include "ns_dist/internal/printable.h"
 #include "report_text.h"
 #include "tables.h"

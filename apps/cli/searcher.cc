@@ -7,7 +7,6 @@
 
 #include "arguments.h"
 #include "ns_dist/sensitivity.h"
-#include "ns_dist/training_clock.h"
 #include "tables.h"
 #include "terminal.h"
 

@@ -1,6 +1,5 @@
 // Free of protobuf, as kernel_work.cc.
 #include <algorithm>
-#include <cmath>
 
 #include "kernel_work.h"
 #include "ns_dist/host_launches.h"

@@ -1,7 +1,6 @@
 #include "ns_dist/execution_graph.h"
 
 #include <array>
-#include <functional>
 #include <utility>
 
 #include "ns_dist/result.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "blocks/branch.h"
 #include "blocks/common.h"

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "ns_dist/layer_division.h"
 #include "search/bounds.h"
 
 namespace ns_dist {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "host_waits.h"
+#include "ns_dist/host_launches.h"
 #include "ns_dist/training_clock.h"
 #include "step_times.h"
 

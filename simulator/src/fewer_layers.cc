@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "ns_dist/planner.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {

@@ -7,7 +7,6 @@
 #include <string>
 #include <tuple>
 
-#include "costs.h"
 #include "fewer_layers.h"
 #include "machine.h"
 #include "ns_dist/balanced_layout.h"

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ns_dist/pipeline_schedule.h"
-#include "plan_defaults.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "advice.h"
-#include "host_waits.h"
 #include "ns_dist/catalog.h"
+#include "ns_dist/host_launches.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "ns_dist/layer_division.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "ns_dist/compute_model.h"
 #include "tests/compute_model_gpus.h"

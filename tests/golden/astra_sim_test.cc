@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <ostream>
 #include <vector>
 
 #include "support/run_command.h"

@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 #include "support/run_command.h"

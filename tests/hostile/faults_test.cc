@@ -12,7 +12,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "support/run_command.h"

@@ -12,7 +12,6 @@
 
 #include "ns_dist/fields.h"
 #include "ns_dist/parameters.h"
-#include "ns_dist/planner.h"
 
 namespace ns_dist {
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <span>

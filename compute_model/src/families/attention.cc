@@ -6,7 +6,6 @@
 #include <span>
 
 #include "families.h"
-#include "kernel_features.h"
 
 namespace ns_dist {
 namespace {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <mutex>
 #include <numeric>
-#include <utility>
 
 #include "learn/kernel_samples.h"
 #include "learn/predictor_fit.h"

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "data_sheet.h"
-
 namespace ns_dist {
 namespace {
 

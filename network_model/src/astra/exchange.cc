@@ -1,7 +1,6 @@
 #include "astra/exchange.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <limits>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <utility>
 
 namespace ns_dist {
 namespace astra {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "blocks/branch.h"

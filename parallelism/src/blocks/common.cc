@@ -1,7 +1,6 @@
 #include "blocks/common.h"
 
 #include <array>
-#include <initializer_list>
 #include <utility>
 
 namespace ns_dist::blocks {

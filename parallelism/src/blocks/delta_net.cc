@@ -1,7 +1,6 @@
 // The gated delta rule (Yang et al. 2024, arXiv 2412.06464), as Megatron-Core splits it over heads
 // (megatron/core/ssm/gated_delta_net) and flash-linear-attention computes it in chunks of 64 tokens. Products are
 // forecast as all others. Of convolution and rule, only work and traffic are known: no measurement of them was fitted.
-#include <string_view>
 #include <utility>
 
 #include "blocks/branch.h"

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <unordered_map>
-#include <utility>
 
-#include "ns_dist/pipeline_schedule.h"
+#include "ns_dist/planner.h"
 
 namespace ns_dist {
 

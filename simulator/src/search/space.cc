@@ -14,7 +14,6 @@
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/layer_division.h"
-#include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "plan_defaults.h"

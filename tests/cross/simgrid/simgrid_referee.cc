@@ -2,8 +2,6 @@
 // times. SimGrid without its TCP corrections: no latency, no window, no cross traffic.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <memory>
 #include <random>
 #include <simgrid/s4u.hpp>
 

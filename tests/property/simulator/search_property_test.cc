@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "ns_dist/memory.h"
 #include "ns_dist/search.h"

@@ -2,9 +2,6 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
-#include "ns_dist/compute_model.h"
-#include "ns_dist/network_model.h"
-#include "ns_dist/planner.h"
 #include "ns_dist/scenario.h"
 #include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"

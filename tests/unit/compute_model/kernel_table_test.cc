@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "compute_model_gpus.h"
 
 namespace ns_dist {

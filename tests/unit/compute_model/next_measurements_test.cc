@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <set>
 
 #include "calibration.h"
 #include "compute_model_gpus.h"

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <limits>
-#include <tuple>
 
 #include "compute_model_gpus.h"
 #include "data_sheet.h"

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cmath>
-#include <vector>
 
 namespace ns_dist {
 namespace {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "clusters.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "ns_dist/report.h"
-#include "ns_dist/simulator.h"
 #include "step_interval.h"
 #include "support/simulator_fakes.h"
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <string_view>
-#include <variant>
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/session.h"

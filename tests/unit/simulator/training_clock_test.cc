@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <numbers>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -6,7 +6,6 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/session.h"
