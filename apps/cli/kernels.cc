@@ -42,7 +42,7 @@ Result<int> answer(const KernelsRequest& request) {
   NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input, request.calibration}));
   const Catalog catalog = Catalog::standard();
   if (!request.gpu.empty()) NS_TRY_VOID(named_by("--gpu", catalog.gpu(request.gpu)));
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, catalog.inputs()));
+  NS_TRY_VOID(check_not_read({{"--output", request.output}}, catalog.inputs()));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   const CsvTable& header = input.header();
   NS_TRY_VOID(check_kernel_columns(header, request.gpu));

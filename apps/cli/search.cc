@@ -334,7 +334,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
       NS_TRY(const Cluster cluster, searched_cluster(request, catalog));
       NS_TRY_VOID(check_price(cluster.gpu, job.goals));
     }
-    NS_TRY_VOID(check_outputs(outputs_of(job.flags), catalog.inputs()));
+    NS_TRY_VOID(check_not_read(outputs_of(job.flags), catalog.inputs()));
     for (const SearchRequest& request : job.requests) {
       NS_TRY_VOID(search_sizes(request, job.goals, catalog, searcher));
     }
@@ -361,7 +361,7 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
     if (!known) spaces.push_back(*std::move(space));
   }
   if (spaces.empty() && size) return fail(*std::move(size));
-  NS_TRY_VOID(check_outputs(outputs_of(job.flags), catalog.inputs()));
+  NS_TRY_VOID(check_not_read(outputs_of(job.flags), catalog.inputs()));
   for (const SearchSpace& space : spaces) {
     if (searcher.interrupted()) break;
     NS_TRY_VOID(searcher.add(space));

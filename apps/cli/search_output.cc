@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "arguments.h"
@@ -494,6 +495,7 @@ bool batch_limits(const SearchCase& one, const std::vector<SearchCase>& cases, c
 std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
   const BestCases best = best_of(cases, goals);
   std::string page;
+  std::set<const SearchCase*> shown;  // with what to doubt
   const auto show = [&](const SearchCase* found, std::string_view what) {
     if (found == nullptr) return;
     const Report& report = fastest_of(*found)->report;
@@ -508,13 +510,10 @@ std::string best_text(const std::vector<SearchCase>& cases, const SearchGoals& g
                           duration_text(report.step_low), duration_text(report.step_high));
     }
     page += fmt::format("  {}\n", command_of(*fastest_of(*found), goals.from));
+    if (shown.insert(found).second) page += evidence_text(report.scenario) + first_warning(report);
   };
   show(best.fastest, "The fastest");
-  if (best.fastest != nullptr) {
-    page += evidence_text(fastest_of(*best.fastest)->report.scenario);
-    page += first_warning(fastest_of(*best.fastest)->report);
-    add_sensitivity(page, *best.fastest, style);
-  }
+  if (best.fastest != nullptr) add_sensitivity(page, *best.fastest, style);
   show(best.cheapest, "The cheapest");
   if (best.cheapest != nullptr) page += as_cheap(cases, *best.cheapest);
   if (best.cheapest_in_time != best.cheapest) show(best.cheapest_in_time, "The cheapest that is in time");

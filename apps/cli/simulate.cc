@@ -115,7 +115,7 @@ Result<void> answer(StepFlags flags, const std::string& command) {
   SearchGoals goals;
   NS_TRY(static_cast<WholeTraining&>(goals), read_training(flags.training));
   NS_TRY(const Scenario scenario, read_scenario_of(flags.work));
-  NS_TRY_VOID(check_outputs(outputs, scenario.files));
+  NS_TRY_VOID(check_not_read(outputs, scenario.files));
   NS_TRY(const Session session, Session::make(scenario));
   NS_TRY(Report report, simulate(scenario, session));
   if (flags.sensitivity) {

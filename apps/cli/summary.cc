@@ -119,10 +119,13 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   if (!evidence.empty()) page.fact("", "{}", evidence);
   page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
             rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
-  page.fact("utilization",
-            "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} % ({:.1f} %), {:.0f} TFLOP/s on each GPU",
-            100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
-            report.model_flops_per_second / 1e12);
+  page.fact(
+      "utilization",
+      "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} % ({:.1f} %), {:.0f} of {:.0f} TFLOP/s on each GPU",
+      100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
+      report.model_flops_per_second / 1e12,
+      report.scenario.cluster.gpu.matrix_peak(product_type(report.scenario.training.precision)) /
+          (units::TFLOP / units::s));
   if (report.energy) {
     page.fact("energy", "at most {} a step, {} for 1e12 tokens: GPUs alone, {:.0f} W each, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
@@ -149,7 +152,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
       page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario)),
                 remedy_text(report));
     } else {
-      page.fact("", "nothing that was tried fits: fewer sequences at once, more recomputation, other divisions{}",
+      page.fact("", "no plan that was tried fits (fewer sequences at once, more recomputation, other divisions){}",
                 report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1
                     ? "; not tried: weights that all ranks share, as with --framework fsdp"
                     : "");

@@ -61,6 +61,7 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
       return refuse(outputs[i], fmt::format("\"{}\" is standard output, which {} takes", path, outputs[j].flag),
                     "one would stand in the middle of the other");
     }
+    if (is_standard_output(path)) continue;  // what it refuses, the command's end tells
     const auto status = fs::status(path, ignored);
     if (fs::is_character_file(status)) continue;
     for (const std::string& input : inputs) {
@@ -85,7 +86,7 @@ Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector
   return {};
 }
 
-Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<InputFile>& inputs) {
+Result<void> check_not_read(const std::vector<Output>& outputs, const std::vector<InputFile>& inputs) {
   std::vector<std::string> paths;
   paths.reserve(inputs.size());
   for (const InputFile& input : inputs) paths.push_back(input.path);

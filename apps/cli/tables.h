@@ -49,7 +49,7 @@ struct Output {
 Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<std::string>& inputs);
 
 // The same of the files that were read: those that others are like, and the configuration in a model's folder, too.
-Result<void> check_outputs(const std::vector<Output>& outputs, const std::vector<InputFile>& inputs);
+Result<void> check_not_read(const std::vector<Output>& outputs, const std::vector<InputFile>& inputs);
 
 // Errors: the output is standard output. `expected`: what it must be, and why.
 Result<void> check_is_file(const Output& output, const char* expected, const char* hint);

@@ -99,8 +99,10 @@ std::string warning_of(const Cluster& cluster) {
 }
 
 Cluster with_gpu(const Cluster& cluster, const Gpu& gpu) {
-  Cluster changed = with_gpu(cluster, gpu, std::min(1.0, link_ratio(gpu, cluster)));
-  if (cluster.gpu.id != gpu.id) changed.made_for = cluster.gpu.id;
+  const double faster = link_ratio(gpu, cluster);
+  Cluster changed = with_gpu(cluster, gpu, std::min(1.0, faster));
+  const bool own = gpu.usual_cluster == cluster.id && faster <= 1;  // its usual machine, with its own links
+  if (cluster.gpu.id != gpu.id && !own) changed.made_for = cluster.gpu.id;
   return changed;
 }
 

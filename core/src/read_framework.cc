@@ -20,7 +20,10 @@ bool FieldLimit::allows(std::string_view text) const {
   for (std::string_view rest = text;;) {
     const std::size_t end = rest.find_first_of(":,");
     const std::string_view word = rest.substr(0, end);
-    if (std::find(except.begin(), except.end(), word) != except.end()) return false;
+    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+    for (const std::string& each : except) {
+      if (each == word || (is_number && each == "N")) return false;
+    }
     one_of_values |= std::find(values.begin(), values.end(), word) != values.end();
     if (end == std::string_view::npos) return one_of_values;
     rest = rest.substr(end + 1);
@@ -52,6 +55,7 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
         FieldLimit& limit = framework.only.back();
         inner.objects(
             "when", [&](JsonReader& condition) { limit.when.push_back(read_limit(condition)); }, Presence::kOptional);
+        limit.unforecast = inner.text("unforecast", Presence::kOptional);
         if (inner.text("source").empty()) inner.note("source", "a limit without its source");
       },
       Presence::kOptional);

@@ -58,7 +58,12 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
   }
   if (position("ep") == order.end()) order.insert(position("dp"), "ep");
   const auto apart = position("dp") - position("ep");
-  if (apart != 1 && apart != -1) return refuse("ep is not beside dp, of which it is a part");
+  if (apart != 1 && apart != -1) {
+    // Megatron-LM's --use-tp-pp-dp-mapping is written "tp-cp-ep-pp-dp".
+    if (plan.ep > 1) return refuse("ep is not beside dp, of which it is a part", "use plan/order=tp-cp-pp-ep-dp");
+    order.erase(position("ep"));
+    order.insert(position("dp"), "ep");
+  }
   return order;
 }
 

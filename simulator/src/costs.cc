@@ -77,6 +77,32 @@ Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const Com
   return forecast;
 }
 
+std::vector<double> seconds_alone(const StepProgram& program, const ProgramCosts& costs,
+                                  bool (*counts)(const WorkItem&)) {
+  std::vector<double> all;
+  for (std::size_t a = 0; a < program.actors.size(); ++a) {
+    const std::vector<Forecast>& forecasts = costs.row(a).forecasts;
+    const auto seconds = [&](std::size_t work) {
+      return counts(program.works[work]) ? forecasts[work].latency / units::s : 0;
+    };
+    std::vector<double> of_fragment;
+    for (const Fragment& fragment : program.fragments) {
+      double sum = 0;
+      for (const FragmentNode& node : fragment.nodes) sum += seconds(index(node.work));
+      of_fragment.push_back(sum);
+    }
+    double sum = 0;
+    for_each_instruction(program, program.actors[a], [&](const Instruction& instruction, double repeats) {
+      if (instruction.kind == Instruction::Kind::kRun)
+        sum += repeats * instruction.times * of_fragment[instruction.index];
+      if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend)
+        sum += repeats * seconds(instruction.index);
+    });
+    all.push_back(sum);
+  }
+  return all;
+}
+
 Result<Demand> demand_of(const WorkItem& item, const Mesh& mesh, const Forecast& forecast, const Cluster& cluster,
                          bool contention, bool compute_slowdown) {
   Demand demand;

@@ -1,6 +1,8 @@
 // What the works of a program take on a machine.
 #pragma once
 
+#include <vector>
+
 #include "ns_dist/scenario.h"
 #include "ns_dist/session.h"
 #include "ns_dist/simulator.h"
@@ -20,6 +22,10 @@ std::int64_t period_of(const Cluster& cluster);
 // those of the models, with the work's name.
 Result<Forecast> forecast_work(const WorkItem& item, const Mesh& mesh, const ComputeCost& compute,
                                const NetworkCost& network);
+
+// Seconds of each actor's works that count, alone and one after another.
+std::vector<double> seconds_alone(const StepProgram& program, const ProgramCosts& costs,
+                                  bool (*counts)(const WorkItem&));
 
 // What a work that is forecast so takes of a GPU on `cluster`: network_model's footprint. With `contention` off ports
 // are free, with `compute_slowdown` off SMs and memory are. Errors: a group that does not lie on the cluster.

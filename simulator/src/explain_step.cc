@@ -4,9 +4,12 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <numeric>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "costs.h"
 #include "ns_dist/host_launches.h"
 #include "ns_dist/training_clock.h"
 #include "step_times.h"
@@ -109,6 +112,15 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
   // At least nothing: one of the clocks rounds.
   found.push_back({"shared links and SMs", "kernels and collectives that run at the same time",
                    max(Seconds(), prediction.step - unshared)});
+  if (scenario.plan.pp > 1) {
+    const std::vector<double> stages = seconds_alone(prediction.program, prediction.costs, [](const WorkItem& item) {
+      return std::holds_alternative<Operator>(item.work);
+    });
+    const double longest = *std::max_element(stages.begin(), stages.end());
+    const double mean = std::accumulate(stages.begin(), stages.end(), 0.0) / static_cast<double>(stages.size());
+    found.push_back({"unequal stages", "of the bubble: others wait for the stage whose kernels take longest",
+                     (longest - mean) * units::s});
+  }
   add("embedding and loss", "of the first and the last stage", without({"embedding", "loss."}));
   // Its part on the host, too, whose works have other names.
   add("optimizer", "with the gradient norm, clipping and clearing of gradients",

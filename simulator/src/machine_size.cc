@@ -264,7 +264,9 @@ Result<std::int64_t> gpus_of_each_node(std::int64_t node, std::int64_t gpus) {
     more = std::min(more, (gpus / even + 1) * even);
   }
   return fail({ErrorCode::kUsage, fmt::format("{} GPUs do not fill nodes of {}", gpus, node), "machine/gpus",
-               fmt::format("a multiple of {}, or as many on each node, an eighth less at most", node),
+               fmt::format("a multiple of {}, or equal numbers on all nodes, at least seven eighths of each; nodes of "
+                           "another size are machine/nodes and machine/gpus_per_node",
+                           node),
                fmt::format("write {}{} or {}", fewer, more < full ? fmt::format(", {}", more) : "", full)});
 }
 
@@ -320,7 +322,8 @@ std::optional<Cluster> machine_for(const Scenario& scenario, const ParallelPlan&
   if (ranks == gpus) return scenario.cluster;
   Cluster machine = opened_anew(scenario.cluster);
   // More GPUs of the one node that machine/gpus takes a part of.
-  if (ranks > gpus && ranks < machine.gpus_per_node() && !use_part_of_nodes(machine, ranks)) return std::nullopt;
+  const bool in_node = gpus > 0 && gpus < ranks && ranks < machine.gpus_per_node();
+  if (in_node && !use_part_of_nodes(machine, ranks)) return std::nullopt;
   if (!open_for(machine, plan, ranks) || machine.gpu_count() < ranks) return std::nullopt;
   // Only a machine whose size follows from the plan has GPUs that no rank uses.
   const bool follows = rank_count(scenario.plan).value_or(0) != gpus;

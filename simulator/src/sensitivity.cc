@@ -8,6 +8,7 @@
 
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/session.h"
 #include "step_difference.h"
 #include "step_times.h"
@@ -75,11 +76,19 @@ bool efficiency(Changed& of, double factor) {
   return true;
 }
 
+// Why a faster network may save less than it could; empty: nothing stands before it.
+std::string port_of(const Changed& of) {
+  const auto limit = pcie_limit(of.scenario.cluster);
+  return limit ? fmt::format(" (PCIe port {})", to_text(*limit)) : "";
+}
+
 // The table: a line for each part.
 struct Part {
   std::string_view id, alias, name;
   bool (*scale)(Changed&, double factor);  // returns whether the machine has the part
   bool less_is_better = false;
+  std::string (*limit)(const Changed&) = nullptr;
+  std::string name_of(const Changed& changed) const { return std::string(name) + (limit ? limit(changed) : ""); }
 };
 constexpr Part kParts[] = {
     {"flops", "clock", "clock and peak rates of the GPU", flops},
@@ -87,7 +96,7 @@ constexpr Part kParts[] = {
     {"memory-bandwidth", "hbm", "memory bandwidth of the GPU", memory_bandwidth},
     {"memory", "memory-size", "memory of the GPU", memory_size},
     {"intra-bandwidth", "intra", "bandwidth inside nodes", inside},
-    {"inter-bandwidth", "inter", "bandwidth between nodes", between},
+    {"inter-bandwidth", "inter", "bandwidth between nodes", between, false, port_of},
     {"latency", "link-latency", "latency of all links", latency, true},
     {"launch-cost", "launch", "launches of the host", launches, true},
     {"kernel-efficiency", "kernels", "efficiency of kernels", efficiency},
@@ -181,7 +190,7 @@ Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double 
     const double factor = part.less_is_better ? 1 / (1 + share) : 1 + share;
     if (!part.scale(changed, factor)) continue;
     NS_TRY(const Timed after, timed(changed));
-    found.push_back(sensitivity(std::string(part.id), std::string(part.name), factor, before, after));
+    found.push_back(sensitivity(std::string(part.id), part.name_of(changed), factor, before, after));
   }
   std::stable_sort(found.begin(), found.end(), [](const Sensitivity& a, const Sensitivity& b) {
     return std::fabs(a.change) > std::fabs(b.change);
@@ -221,7 +230,7 @@ Result<std::vector<Sensitivity>> what_if(const Scenario& scenario, std::span<con
     }
     const double better = part->less_is_better ? 1 / change.factor : change.factor;
     least = std::min(least, better), most = std::max(most, better);
-    found.push_back(row(change.part, std::string(part->name), change.factor, after ? *after : before, better, better));
+    found.push_back(row(change.part, part->name_of(changed), change.factor, after ? *after : before, better, better));
   }
   if (present < 2) return found;
   NS_TRY(const Timed after, predicted(all));

@@ -230,11 +230,12 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
                                  gpu.name)});
   }
   if (is_single_precision(storage_type(scenario.training.precision)) && gpu.vendor == "nvidia") {
-    found.push_back({"unsupported_library",
-                     fmt::format("cuDNN's and FlashAttention's kernels read 16 or 8 bits, not {}: TransformerEngine "
-                                 "runs attention unfused (plan/flash_attention=off); the forecast supposes a fused "
-                                 "kernel that nobody measured",
-                                 enumerator_name(scenario.training.precision))});
+    found.push_back(
+        {"unsupported_library",
+         fmt::format("cuDNN's and FlashAttention's kernels read 16 or 8 bits, not {}: frameworks run attention "
+                     "unfused (plan/flash_attention=off), or PyTorch's memory-efficient kernel; the "
+                     "forecast supposes a fused kernel that nobody measured",
+                     enumerator_name(scenario.training.precision))});
   }
 }
 
@@ -378,7 +379,12 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
       text += std::exchange(before, " and ");
       text += is_fact(each.field) ? fact_text(each.field, value) : fmt::format("{}={}", each.field, value);
     }
+    if (!limit.unforecast.empty()) text += fmt::format(": {}", limit.unforecast);
     found.push_back({"not_in_framework", std::move(text)});
+  }
+  for (const FieldLimit& limit : scenario.framework_only) {
+    if (limit.unforecast.empty() || scenario.named.names.contains(limit.field)) continue;
+    found.push_back({"default_not_forecast", fmt::format("{}: {}", scenario.framework, limit.unforecast)});
   }
   if (!fills_stages(traits_of(plan), plan, scenario.training)) {
     found.push_back({"not_in_framework",

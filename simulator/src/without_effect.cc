@@ -50,6 +50,12 @@ Reason not_fp8(const Scenario& s) {
   return s.training.precision == Precision::kFp8 ? "" : "it is of training/dtype=fp8";
 }
 
+Reason keeps_casts_or_all(const Scenario& s) {
+  if (!quantizes(s.training.precision)) return not_quantized(s);
+  if (s.plan.lora_rank > 0) return "layers with adapters keep their inputs as they come";
+  return delays_scaling(s.plan, s.training.precision) ? "under plan/delayed_scaling casts are kept" : "";
+}
+
 Reason not_quantized_to_experts(const Scenario& s) {
   Reason whole = whole_experts(s);
   return whole.empty() ? not_quantized(s) : whole;
@@ -149,6 +155,12 @@ Reason keeps_all(const Scenario& s) {
   return s.plan.passes == Passes::kForward ? "" : "a backward pass follows, which keeps them all the same";
 }
 
+Reason no_backward(const Scenario& s) { return s.plan.passes == Passes::kForward ? "no backward pass follows" : ""; }
+
+Reason whole_logits(const Scenario& s) {
+  return loss_library_of(s.plan) == Library::kLiger ? "" : "it is of plan/loss_library=liger";
+}
+
 struct Condition {
   std::string_view field;
   Reason (*reason)(const Scenario&);
@@ -169,9 +181,12 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/fp8_any_layout", not_fp8},
     {"plan/fp8_dispatch", not_quantized_to_experts},
     {"plan/fp8_activations", not_quantized},
+    {"plan/fp8_original_inputs", keeps_casts_or_all},
     {"plan/delayed_scaling", not_fp8},
     {"plan/bf16_first_layers", not_quantized},
     {"plan/bf16_last_layers", not_quantized},
+    {"plan/recompute", no_backward},
+    {"plan/loss_parts", whole_logits},
     {"plan/attention_library", stored_scores},
     {"plan/split_softmax", fused_attention},
     {"plan/cp_comm", no_choice_of_exchange},
@@ -271,6 +286,11 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
   if (schedule.hides_tokens) {
     if (microbatches_of(plan, scenario.training) == 1) {
       found.add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
+    } else if (shards_gradients(plan) && scenario.model.moe && plan.ep > 1) {
+      found.add(
+          fmt::format("plan/schedule={} hides no tokens of experts under plan/zero={}, whose layers gather weights or "
+                      "reduce gradients in turn; plan/zero=1 lets it",
+                      plan.schedule, enumerator_name(plan.zero)));
     }
   } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.add(

@@ -313,6 +313,16 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   const bool across_nodes = reader.integer("n_gpus", 1, kMost) > node;
   reader.object(
       "measured", [&](JsonReader& measured) { read_measured(measured, run); }, Presence::kOptional);
+  reader.object(
+      "peer_prediction",
+      [&](JsonReader& peer) {
+        foreign(peer);
+        constexpr double kMostSeconds = 1e9, kMostMemory = 1e6;
+        run.peer = peer.text("tool");
+        run.peer_step = peer.number("iteration_time_s", 0, kMostSeconds, Presence::kOptional, 0) * units::s;
+        run.peer_memory = peer.number("memory_gib", 0, kMostMemory, Presence::kOptional, 0) * units::GiB;
+      },
+      Presence::kOptional);
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
   // "fp8 (fine-grained)": a factor for each small block (DeepSeek-V3, arXiv 2412.19437, s.3.3.2).
   if (reader.text("precision", Presence::kOptional).find("fp8 (fine-grained") != std::string::npos) {

@@ -31,6 +31,10 @@ struct CollectedRun {
   bool rate_is_causal = false;
   Bytes memory;             // measured, of the fullest GPU; zero where the row has none
   std::string memory_kind;  // "allocated", "nvidia-smi", ...
+  // What another tool forecasts of this run; zero and "" where the row has none.
+  std::string peer;
+  Seconds peer_step;
+  Bytes peer_memory;
 };
 
 struct WantedRuns {

@@ -445,6 +445,51 @@ SuiteTable memory_table(const std::map<std::string, Votes>& publications) {
   return table;
 }
 
+// Forecasts of other tools that are printed beside the measurements, and ours of the same runs.
+SuiteTable peer_table(const std::map<std::string, Votes>& publications) {
+  struct Errors {
+    std::vector<double> theirs, ours, their_memory, our_memory;
+  };
+  std::map<std::string, Errors> tools;
+  for (const auto& [title, votes] : publications) {
+    for (const Vote* vote : votes) {
+      const CollectedRun& run = *vote->run;
+      if (run.peer.empty()) continue;
+      Errors& of = tools[run.peer];
+      if (run.peer_step > Seconds()) {
+        of.theirs.push_back(run.peer_step / vote->measured - 1);
+        of.ours.push_back(vote->error());
+      }
+      if (run.peer_memory > Bytes() && run.memory > Bytes()) {
+        of.their_memory.push_back(run.peer_memory / run.memory - 1);
+        of.our_memory.push_back(vote->memory / run.memory - 1);
+      }
+    }
+  }
+  SuiteTable table{"Other tools on the same runs",
+                   "Steps, then memory: the mean error of the tool, and ours of the runs that it forecasts.",
+                   {{"tool", "tool"},
+                    {"runs", "runs", Figure::kNumber},
+                    {"mean", "mean", Figure::kPercent},
+                    {"max", "max", Figure::kPercent},
+                    {"bias", "bias", Figure::kSignedPercent},
+                    {"ours_mean", "ns-dist: mean", Figure::kPercent},
+                    {"ours_max", "max", Figure::kPercent},
+                    {"ours_bias", "bias", Figure::kSignedPercent},
+                    {"memory_mean", "memory: mean", Figure::kPercent},
+                    {"ours_memory_mean", "ns-dist: mean", Figure::kPercent}}};
+  for (const auto& [tool, errors] : tools) {
+    if (errors.theirs.empty()) continue;
+    const ErrorFigures theirs = figures_of(errors.theirs), ours = figures_of(errors.ours);
+    const bool memory = !errors.their_memory.empty();
+    table.rows.push_back({tool, static_cast<std::int64_t>(theirs.rows), theirs.mean, theirs.largest, theirs.bias,
+                          ours.mean, ours.largest, ours.bias,
+                          memory ? SuiteCell(figures_of(errors.their_memory).mean) : SuiteCell(),
+                          memory ? SuiteCell(figures_of(errors.our_memory).mean) : SuiteCell()});
+  }
+  return table;
+}
+
 // All of these runs ran: those that do not fit by our count tell where it is too high.
 SuiteTable too_large_table(const std::map<std::string, Votes>& publications) {
   SuiteTable table{"Runs that do not fit by our count of memory",
@@ -487,6 +532,8 @@ void add_tables(SuiteReport& report, std::vector<Vote> votes) {
                    ranking_table(publications),
                    memory_table(publications),
                    too_large_table(publications)};
+  SuiteTable peers = peer_table(publications);
+  if (!peers.rows.empty()) report.tables.push_back(std::move(peers));
 }
 
 }  // namespace

@@ -56,11 +56,10 @@ struct KernelCalibration {
 };
 
 // Fits on the rows of `table` whose column gpu is `gpu`, or on all rows if there is no such column. Rows with the flag
-// outlier or over_peak are left out, and so are families of which the rows are noise. `notes`: sentences about rows that
-// are left out or doubtful. Errors: a row that
-// cannot be read or has no latency_ms, or whose column mode is another mode; fewer than three kernels in every family
-// and number format; one whose middle row takes more than 7.4 times as long as forecast, or as short; a row of more
-// than twice the GPU's peak rate.
+// outlier or over_peak are left out, and so are families of which the rows are noise. `notes`: sentences about rows
+// that are left out or doubtful. Errors: a row that cannot be read or has no latency_ms, or whose column mode is
+// another mode; fewer than three kernels in every family and number format; one whose middle row takes more than 7.4
+// times as long as forecast, or as short; a row of more than twice the GPU's peak rate.
 Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& table, const ComputeModelOptions& options,
                                             std::vector<std::string>* notes = nullptr);
 

@@ -18,11 +18,13 @@ struct Placed : Entry {
 };
 
 // What a framework has of a field, where all of `when` hold. Texts are compared by their words, which ':' and ',' part:
-// "selective:mlp" has two. One of `values` is a word of the text, or there are none; none of `except` is.
+// "selective:mlp" has two. One of `values` is a word of the text, or there are none; none of `except` is, where "N" is
+// every number.
 struct FieldLimit {
   std::string field;
   std::vector<std::string> values = {}, except = {};
   std::vector<FieldLimit> when = {};
+  std::string unforecast = "";  // what the framework has, and this forecast has not; empty: nothing
   bool allows(std::string_view text) const;
   friend bool operator==(const FieldLimit&, const FieldLimit&) = default;
 };

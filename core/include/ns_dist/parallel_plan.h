@@ -211,7 +211,8 @@ struct ParallelPlan {
   bool fp8_any_layout = false;   // of fp8: products read either layout, so no operand is kept transposed, too
   bool fp8_dispatch = false;     // tokens go to experts, and gradients of their outputs, in the format of products
   bool fp8_activations = false;  // inputs of activation functions are kept so, too, and attention's output in 12 bits
-  bool delayed_scaling = false;  // of fp8: factors follow the largest values of earlier passes
+  bool fp8_original_inputs = false;  // products' inputs are kept as they come, and cast again in the backward pass
+  bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
   WeightStorage weights = WeightStorage::kMaster;
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -551,6 +552,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "inputs of activation functions are kept in the format of products, attention's output in 12 bits",
          .in_reports = kOptional},
         plan.fp8_activations);
+  visit({.name = "plan/fp8_original_inputs",
+         .help = "products' inputs are kept as they come, not as their casts, and cast again in the backward pass",
+         .in_reports = kOptional},
+        plan.fp8_original_inputs);
   visit({.name = "plan/delayed_scaling",
          .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
          .in_reports = kOptional},

@@ -62,9 +62,15 @@ void quantize_again(const Shape& shape, std::vector<Call>& calls, std::string_vi
 inline bool may_keep_originals(const Shape& shape) {
   return is_quantized(shape) && !delays_scaling(*shape.plan, shape.precision);
 }
-// Whether a layer keeps a cast of its input, which no other layer shares. `original`: Linear::keeps_original.
+// Whether a layer keeps its input as it comes, and casts it again in the backward pass. `original`:
+// Linear::keeps_original.
+inline bool casts_again(const Shape& shape, bool original) {
+  const bool all = shape.plan->fp8_original_inputs && may_keep_originals(shape);
+  return is_quantized(shape) && (original || all) && shape.plan->lora_rank == 0;
+}
+// Whether a layer keeps a cast of its input, which no other layer shares.
 inline bool keeps_casts(const Shape& shape, bool original) {
-  return is_quantized(shape) && !original && shape.plan->lora_rank == 0;
+  return is_quantized(shape) && !casts_again(shape, original) && shape.plan->lora_rank == 0;
 }
 // Bytes of a kept element of a value that ParallelPlan::fp8_activations keeps in the products' format, and of one that
 // it keeps in E5M6, 12 bits with as many factors (DeepSeek-V3, arXiv 2412.19437, s.3.3.3).

@@ -51,7 +51,7 @@ class LinearLayer {
         held_rows_(layer.split == Split::kColumn ? layer.groups * shape.sharded_tokens : rows_),
         gradient_rows_(layer.split == Split::kRow ? layer.groups * shape.sharded_tokens : rows_),
         quantized_(is_quantized(shape) && !layer.unquantized),
-        casts_again_(quantized_ && layer.keeps_original && shape.plan->lora_rank == 0),
+        casts_again_(quantized_ && casts_again(shape, layer.keeps_original)),
         operand_(quantized_ ? shape.product_element : shape.element),
         original_(layer.original_element > 0 ? layer.original_element : shape.element),
         gathered_(bytes(layer.split == Split::kRow ? layer.out : layer.in) * (operand_ / shape.element)),

@@ -373,7 +373,8 @@ BlockStep grouped_linear(const Shape& shape, const LocalExperts& size, const Gro
   BlockStep step;
   step.name = name;
   const bool quantized = blocks::is_quantized(shape);
-  const bool in_format = quantized && shape.plan->lora_rank == 0, casts_again = in_format && layer.keeps_original;
+  const bool in_format = quantized && shape.plan->lora_rank == 0;
+  const bool casts_again = blocks::casts_again(shape, layer.keeps_original);
   // What was cast has to be cast along the other axis for the weight gradient, where products need that.
   const bool other_layout = operand_bytes(shape) > shape.product_element;
   const auto gemm = [&](std::string text, std::int64_t n, std::int64_t k, GemmLayout layout, Epilogue epilogue) {

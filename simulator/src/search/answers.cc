@@ -26,30 +26,9 @@ constexpr double kNoNetwork = 0.01;
 
 // What collectives and messages of the busiest stage take alone.
 double network_time(const StepProgram& program, const ProgramCosts& costs) {
-  double most = 0;
-  for (std::size_t a = 0; a < program.actors.size(); ++a) {
-    const std::vector<Forecast>& forecasts = costs.row(a).forecasts;
-    std::vector<double> of_fragment;
-    for (const Fragment& fragment : program.fragments) {
-      double sum = 0;
-      for (const FragmentNode& node : fragment.nodes) {
-        if (!std::holds_alternative<Operator>(program.works[index(node.work)].work)) {
-          sum += forecasts[index(node.work)].latency / units::s;
-        }
-      }
-      of_fragment.push_back(sum);
-    }
-    double sum = 0;
-    for_each_instruction(program, program.actors[a], [&](const Instruction& instruction, double repeats) {
-      if (instruction.kind == Instruction::Kind::kRun)
-        sum += repeats * instruction.times * of_fragment[instruction.index];
-      if (instruction.kind == Instruction::Kind::kStart || instruction.kind == Instruction::Kind::kSend) {
-        sum += repeats * (forecasts[instruction.index].latency / units::s);
-      }
-    });
-    most = std::max(most, sum);
-  }
-  return most;
+  const std::vector<double> all =
+      seconds_alone(program, costs, [](const WorkItem& item) { return !std::holds_alternative<Operator>(item.work); });
+  return *std::max_element(all.begin(), all.end());
 }
 
 class Answers {

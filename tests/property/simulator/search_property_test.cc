@@ -74,7 +74,7 @@ SearchRequest small_request(Scenario work) {
   if (*rc::gen::arbitrary<bool>()) list("plan/recompute", {"none", "selective", "full"});
   if (*rc::gen::arbitrary<bool>()) list("plan/tp", {"1", "2", "4"});
   if (*rc::gen::inRange(0, 4) == 0) list("plan/overlap_p2p", {"on", "off"});
-  if (*rc::gen::inRange(0, 4) == 0) list("plan/order", {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"});
+  if (*rc::gen::inRange(0, 4) == 0) list("plan/order", {"tp-cp-ep-dp-pp", "tp-cp-pp-ep-dp"});
   if (*rc::gen::inRange(0, 4) == 0) list("training/global_batch", {"8", "16", "24"});
   return request;
 }
@@ -135,7 +135,9 @@ void compare_with_all_plans(const SearchRequest& request, double within = 0.2) {
         static_cast<double>(answer.report.scenario.training.global_batch) / static_cast<double>(training.global_batch);
     return answer.report.step / units::s / tokens;
   };
-  RC_ASSERT(scaled(result->answers.front()) == best);
+  // Where recomputation is not given, a plan may recompute fewer layers than any of these.
+  const double front = scaled(result->answers.front());
+  RC_ASSERT(front == best || (front < best && result->answers.front().report.scenario.plan.recompute_layers > 0));
   for (const SearchAnswer& answer : result->answers) {
     RC_ASSERT(answer.report.fits);
     RC_ASSERT(scaled(answer) <= (1 + within) * best);

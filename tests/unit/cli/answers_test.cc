@@ -102,7 +102,7 @@ TEST(Answers, ExplainsAStep) {
                            "interval, rest", "dense models", "mlp.fc1.wgrad"}) {
     EXPECT_THAT(result.out, HasSubstr(word));
   }
-  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it embedding and loss"));
+  EXPECT_THAT(answered("--tp 8 --pp 16 --dp 8").out, HasSubstr("of it unequal stages"));
   // Whatever is extrapolated is marked, and the warning counts the same.
   double share = 0;
   const json report = json::parse(answered("--tp 8 --pp 16 --dp 8 --json").out);

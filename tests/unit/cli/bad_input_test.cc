@@ -80,7 +80,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"--order tp-xp", 2, "--order: \"xp\" is no parallel dimension; expected tp, cp, ep, dp and pp joined"},
       {"--order tp-dp-tp", 2, "--order: tp is named twice"},
       {"--pp 2 --order tp-dp", 1, "--order: pp 2 has no place in \"tp-dp\".*add pp"},
-      {"--order tp-ep-pp-dp", 2, "--order: ep is not beside dp"},
+      {"--model mixtral-8x7b --ep 2 --dp 2 --order tp-ep-pp-dp", 1, "--order: ep is not beside dp"},
       // Numbers.
       {"--tp 8x", 2, "--tp: \"8x\" is not a whole number; expected a whole number from 1 to 1,000,000,000"},
       {"--tp 1e3", 2, "--tp: \"1e3\" is not a whole number"},

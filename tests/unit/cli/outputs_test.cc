@@ -34,6 +34,34 @@ TEST(Outputs, OneOfThemIsStandardOutput) {
   answered(step + "--csv /dev/null --trace /dev/null", folder.path());
 }
 
+// Whatever a command reads stays as it is: prices, a configuration in a model's folder, a GPU that another one is like.
+TEST(Outputs, WhatIsReadIsNotOverwritten) {
+  const ScratchFolder folder;
+  const auto write = [&](const std::filesystem::path& name, const std::string& text) {
+    std::filesystem::create_directories((folder.path() / name).parent_path());
+    std::ofstream(folder.path() / name) << text;
+  };
+  write("prices.json", R"({"currency": "USD", "date": "2026-11-30", "gpu_hour": {"h100-sxm-80gb": 2}})");
+  write("hf/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 128, "max_position_embeddings": 128})");
+  write("base.json", R"({"like": "h100", "id": "base", "name": "Base", "sources": "a test"})");
+  write("own.json", R"({"like": "base.json", "id": "own", "name": "Own", "sources": "a test"})");
+  const auto keeps = [&](const std::string& arguments, const char* flag, const char* file) {
+    const std::string before = read_text(folder.path() / file);
+    const std::string message = std::string("^ns-dist: ") + flag + ": \"" + file + "\" is the file that is read; ";
+    refused(arguments + " " + flag + " " + file, folder.path(), 2, message.c_str());
+    EXPECT_EQ(read_text(folder.path() / file), before) << file;
+  };
+  for (const char* flag : {"--report", "--csv"}) {
+    keeps("--model gpt2 --global-batch 2 --tokens 1B --prices prices.json", flag, "prices.json");
+    keeps("--model hf --global-batch 2", flag, "hf/config.json");
+    keeps("--model gpt2 --global-batch 2 --gpu own.json", flag, "base.json");
+    keeps("search --model gpt2 --gpus 2 --prices prices.json", flag, "prices.json");
+    keeps("search --model hf --gpus 2 --global-batch 2", flag, "hf/config.json");
+    keeps("search --model gpt2 --gpus 2 --gpu own.json", flag, "base.json");
+  }
+}
+
 // A reader that has seen enough is no mistake: whatever goes to standard output ends silently.
 TEST(Outputs, AReaderThatEndsIsNoMistake) {
   const ScratchFolder folder;

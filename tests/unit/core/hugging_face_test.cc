@@ -701,6 +701,16 @@ TEST(HuggingFace, LatentAttentionHasTheSizesOfItsClass) {
       << "a file of its own leaves out nothing";
 }
 
+// A file may leave out what its class has by default (Qwen3MoeConfig).
+TEST(HuggingFace, ExpertsHaveTheSizesOfTheirClass) {
+  const Model model = *read(R"({"model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128,
+      "num_attention_heads": 4, "num_hidden_layers": 4, "vocab_size": 100})");
+  ASSERT_TRUE(model.moe);
+  EXPECT_EQ(model.moe->experts, 128);
+  EXPECT_EQ(model.moe->top_k, 8);
+  EXPECT_EQ(model.moe->expert_ffn, 768);
+}
+
 // What stands in a file of a type that no row names counts, and not what the nearest class does besides.
 TEST(HuggingFace, AnUnknownTypeHasTheWindowsOfItsFileAndNoHiddenNorms) {
   const std::string body = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16,

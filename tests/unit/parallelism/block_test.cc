@@ -1102,6 +1102,31 @@ TEST(Activations, AreKeptInFewerBits) {
   EXPECT_DOUBLE_EQ(work(projection.input_gradient[0]).written / B, 128 * 512 * (1 + kFactors + 2));
 }
 
+// torchao keeps inputs of products in bf16 and casts them once more in the backward pass.
+TEST(Activations, InputsOfProductsMayBeKeptAsTheyCome) {
+  const Model model = llama(1, 512, 8, 8, 1024);
+  ParallelPlan plan;
+  const auto block = [&](Precision precision) {
+    return layer_block(Shape(model, plan, {4, 1, 128, precision}), LayerKind{});
+  };
+  const auto kept = [&](Precision precision) {
+    return kept_bytes(block(precision), Recompute::kNone, 0).after_forward;
+  };
+  const double in_bf16 = kept(Precision::kBf16), as_casts = kept(Precision::kFp8);
+  EXPECT_LT(as_casts, in_bf16);
+  plan.fp8_original_inputs = true;
+  EXPECT_EQ(kept(Precision::kFp8), in_bf16);
+  EXPECT_EQ(kept(Precision::kBf16), in_bf16);
+  const BlockStep projection = step(block(Precision::kFp8), "mlp.fc2");
+  EXPECT_TRUE(std::any_of(projection.input_gradient.begin(), projection.input_gradient.end(),
+                          [](const Call& call) { return call.name.find("input") != std::string::npos; }));
+  plan.delayed_scaling = true;  // factors of earlier passes hold for one cast alone
+  EXPECT_EQ(kept(Precision::kFp8), [&] {
+    plan.fp8_original_inputs = false;
+    return kept(Precision::kFp8);
+  }());
+}
+
 std::int64_t rows(const Block& of) {
   return std::get<GroupedGemm>(std::get<Operator>(step(of, "moe.fc2").forward.back().what).kind).rows;
 }

@@ -94,6 +94,8 @@ TEST(RankOrder, MissingDimensionsOfOneRankFollowAtTheEnd) {
   EXPECT_EQ(order("tp-dp"), (Names{"tp", "ep", "dp", "cp", "pp"}));
   EXPECT_EQ(order("dp-tp-pp"), (Names{"ep", "dp", "tp", "pp", "cp"}));
   EXPECT_EQ(order("dp-ep-tp"), (Names{"dp", "ep", "tp", "cp", "pp"}));
+  EXPECT_EQ(order("tp-cp-ep-pp-dp"), (Names{"tp", "cp", "pp", "ep", "dp"})) << "one rank of experts lies anywhere";
+  EXPECT_FALSE(rank_order(ParallelPlan{.tp = 2, .dp = 2, .ep = 2, .order = "tp-cp-ep-pp-dp"}));
   EXPECT_FALSE(rank_order(ParallelPlan{.tp = 2, .dp = 2, .order = "tp"}));
   EXPECT_FALSE(rank_order(ParallelPlan{.order = "tp--dp"}));
   EXPECT_EQ(rank_order(ParallelPlan{.order = "ep"}).value_or(Names{}).size(), 5u);

@@ -728,6 +728,67 @@ void expect_that_the_remedy_fits(ScenarioSpec spec) {
   EXPECT_EQ(again->memory.peak(), report->remedy->peak);
 }
 
+// One GPU of a server is too small: others of the same server come before others of more servers, and the process alone
+// has the whole memory bandwidth of its host.
+TEST(Resolve, PartOfANodeKeepsItsPlace) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/gpus", 1).set("plan/zero", "3");
+  spec.set("plan/offload_optimizer", "1").set("training/global_batch", 8).set("training/sequence", 2048);
+  spec.set("plan/recompute", "full").set("framework", "deepspeed");
+  const Scenario one = resolved(spec), all = resolved(ScenarioSpec(spec).set("machine/gpus", 8));
+  EXPECT_EQ(one.cluster.gpus_per_node(), 1);
+  EXPECT_EQ(one.cluster.spare_per_node(), 7);
+  const auto host = [](const Scenario& scenario) {
+    const auto session = Session::make(scenario);
+    const auto prediction = predict(scenario, *session);
+    Seconds sum;
+    for (const PathEntry& entry : prediction->critical_path) {
+      if (entry.name == "offload.optimizer") sum += entry.seconds;
+    }
+    return sum;
+  };
+  EXPECT_NEAR(host(one) / host(all), 1, 0.01) << "an eighth of the states, with an eighth of the bandwidth";
+  const Report report = *simulate(one);
+  EXPECT_TRUE(std::none_of(report.warnings.begin(), report.warnings.end(),
+                           [](const Warning& warning) { return warning.code == "spare_gpus"; }));
+
+  ScenarioSpec large;
+  large.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/gpus", 1).set("training/global_batch", 16);
+  const auto [before, after] = remedied(large);
+  EXPECT_TRUE(after->fits);
+  EXPECT_EQ(after->memory.peak(), before->remedy->peak);
+  const std::vector<Assignment>& set = before->remedy->set;
+  EXPECT_TRUE(std::any_of(set.begin(), set.end(), [](const Assignment& each) { return each.field == "machine/gpus"; }));
+  EXPECT_TRUE(std::none_of(set.begin(), set.end(),
+                           [](const Assignment& each) { return each.field == "machine/gpus_per_node"; }));
+  EXPECT_LE(after->scenario.cluster.gpus_per_node(), 8);
+  EXPECT_EQ(after->scenario.cluster.gpu_count(), after->ranks);
+}
+
+// What the warning says of collectives over PCIe lies in the interval: they are all long, or all short.
+TEST(Resolve, CollectivesOfOneRouteErrTogether) {
+  for (const char* gpu : {"rtx-4090", "l40s", "rtx-pro-6000", "t4"}) {
+    ScenarioSpec spec;
+    spec.set("model", "llama2-7b").set("machine/gpu", gpu).set("plan/dp", 8).set("plan/zero", "3");
+    spec.set("training/global_batch", 64).set("plan/recompute", "full").set("training/dtype", "fp16");
+    const auto report = simulate(resolved(spec));
+    ASSERT_TRUE(report) << to_text(report.error());
+    double longer = 0, shorter = 0;
+    for (const Warning& warning : report->warnings) {
+      if (warning.code != "unmeasured_collectives" && warning.code != "uncertain_collectives") continue;
+      const auto number = [&](std::string_view after) {
+        const std::size_t end = warning.message.find(after);
+        if (end == std::string::npos) return 0.0;
+        return std::stod(warning.message.substr(warning.message.rfind("up to ", end) + 6)) / 100;
+      };
+      longer = number(" % longer"), shorter = number(" % shorter");
+    }
+    EXPECT_GT(longer, 0.1) << gpu;
+    EXPECT_LE(longer, report->step_high / report->step - 1 + 0.006) << gpu;
+    EXPECT_LE(shorter, 1 - report->step_low / report->step + 0.006) << gpu;
+  }
+}
+
 // Layers that were divided by hand for four stages may be divided again for more: the same remedy as of an even
 // division, and whoever adds it to the plan has that plan.
 TEST(Resolve, ARemedyDividesLayersAgain) {

@@ -87,9 +87,12 @@ const std::vector<FieldValues>& options() {
       {"plan/fp8_any_layout", {"on"}},
       {"plan/fp8_dispatch", {"on"}},
       {"plan/fp8_activations", {"on"}},
+      {"plan/fp8_original_inputs", {"on"}},
       {"plan/delayed_scaling", {"on"}},
       {"plan/bf16_first_layers", {"1"}},
       {"plan/bf16_last_layers", {"1"}},
+      {"plan/recompute", {"full"}},
+      {"plan/loss_parts", {"4"}},
       {"plan/attention_library", {"flash-1"}},
       {"plan/split_softmax", {"on"}},
       {"plan/cp_comm", {"a2a", "all-gather"}},
@@ -114,7 +117,8 @@ const std::vector<FieldValues>& options() {
 }
 
 // Values that were asked for and that happen to be the plan's own anyway.
-const std::set<std::string> kMayComeToTheSame = {"plan/etp", "plan/account_embedding", "plan/account_loss"};
+const std::set<std::string> kMayComeToTheSame = {"plan/etp", "plan/account_embedding", "plan/account_loss",
+                                                 "plan/recompute"};
 
 std::optional<Scenario> resolved(const std::vector<Assignment>& set) {
   ScenarioSpec spec;

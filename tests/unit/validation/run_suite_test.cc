@@ -267,6 +267,24 @@ TEST(RunCollection, OneVoteAConfiguration) {
   EXPECT_THAT(to_markdown(*large), HasSubstr("| Another paper | 1 | 1 |"));
 }
 
+// What another tool forecasts of a run stands beside ours.
+TEST(RunCollection, OtherToolsAreJudgedOnTheSameRuns) {
+  json first = row(), second = row();
+  second["config_key"] = "b";
+  first["peer_prediction"] = {{"tool", "Another tool"}, {"iteration_time_s", 0.06}, {"memory_gib", 8}};
+  first["measured"]["memory_gib_per_gpu"] = 10;
+  const ScratchFolder folder;
+  const auto suite = check_run_collection(written(folder, {first, second}), Catalog::standard());
+  ASSERT_TRUE(suite) << to_text(suite.error());
+  const std::string text = to_markdown(*suite);
+  // 0.06 s of 0.05 s, 8 GiB of 10 GiB.
+  EXPECT_THAT(text, HasSubstr("| Another tool | 1 | 20.0 | 20.0 | +20.0 | "));
+  EXPECT_THAT(text, HasSubstr(" | 20.0 | "));
+  const auto without = check_run_collection(written(folder, json::array({second})), Catalog::standard());
+  ASSERT_TRUE(without);
+  EXPECT_THAT(to_markdown(*without), Not(HasSubstr("Other tools")));
+}
+
 // Rows whose publication is not asked for are left out, and the corrections of a machine change its forecasts.
 TEST(RunCollection, PublicationsAreChosenAndForecastWithCorrectionsOfTheirMachine) {
   json other = row();
@@ -575,6 +593,22 @@ TEST(CheckRuns, ARateIsAStep) {
   const auto checks = check_runs({&runs, 1}, Catalog::standard());
   ASSERT_TRUE(checks) << to_text(checks.error());
   EXPECT_NEAR(checks->front().measured / units::s, 64.0 / 8, 1e-12);  // sequences of 2,048 tokens
+}
+
+// A run that cannot be forecast is a mistake of its file, so that the command does not end as if all were well.
+TEST(CheckRuns, ARunWithoutAForecastIsAMistake) {
+  const auto run = [](const char* batch) {
+    return PublishedRun{batch,       "", "gpt3-1.3b", "dgx-h100", {{"plan/dp", "8"}, {"training/global_batch", batch}},
+                        1 * units::s};
+  };
+  const PublishedRuns runs{"paper", "Paper", "", {run("64"), run("65")}};
+  const auto checks = check_runs({&runs, 1}, Catalog::standard());
+  ASSERT_TRUE(checks) << to_text(checks.error());
+  const SuiteReport report = report_of(*checks);
+  EXPECT_EQ(report.rows, 2u);
+  ASSERT_EQ(report.mistakes.size(), 1u);
+  EXPECT_EQ(report.mistakes[0].where, "paper: 65");
+  EXPECT_THAT(report.mistakes[0].message, HasSubstr("use training/global_batch=64"));
 }
 
 // Who wrote the file knows its keys, not the fields of a scenario.

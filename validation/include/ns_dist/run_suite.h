@@ -53,6 +53,7 @@ SuiteReport report_of(std::span<const RunCheck> checks);
 //   parallel{tp, pp, dp, cp, ep, vpp, sp, zero_stage, distributed_optimizer, fsdp, and as in configs/runs/
 //            cp_comm, grad_accumulation, blocking_tp, overlap_grad_reduce, overlap_param_gather, overlap_p2p},
 //   norm{gpu, dtype, schedule, recompute, inter_gbs_per_gpu, step_time_s},
+//   peer_prediction{tool, iteration_time_s, memory_gib} (optional): what another tool forecasts of this run
 //   measured{memory_gib_per_gpu or memory_gb_per_gpu, memory_kind, and where norm has no step_time_s tflops_per_gpu and
 //            tflops_kind: "model" or "model (...)", which counts attention in full, or "model (causal ...)"}
 //
