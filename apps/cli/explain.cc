@@ -6,14 +6,17 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "arguments.h"
 #include "commands.h"
 #include "explanation_text.h"
 #include "ns_dist/compute_model.h"
+#include "ns_dist/fields.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/operator_forms.h"
+#include "ns_dist/precision.h"
 #include "ns_dist/simulator.h"
 #include "tables.h"
 #include "terminal.h"
@@ -250,6 +253,11 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     return fail(passed.error());
   }
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"))));
+  constexpr std::span<const std::string_view> kPrecisions = names_of<Precision>();
+  if (const auto named = read_name(request.dtype, kPrecisions)) {
+    const std::string_view reason = reason_against(gpu, static_cast<Precision>(*named));
+    if (!reason.empty()) warn(fmt::format("{} does not run on {}: {}", kPrecisions[*named], gpu.name, reason));
+  }
   NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.kernel_calibration.value_or("")));
   NS_TRY(const auto model, make_compute_model(gpu, options));
   return model->explain(Operator{kind, dtype});

@@ -185,6 +185,16 @@ TEST_F(Kernels, FourBitProductsHaveTheNameOfTheirRecipeToo) {
   EXPECT_NEAR(std::stod(text.substr(text.find("\"latency_s\": ") + 13)) * 1e3 / std::stod(forecast), 1, 1e-5);
 }
 
+// What no library runs on a GPU is forecast all the same, with the warning that a step has.
+TEST_F(Kernels, ExplainTellsWhichFormatsAGpuDoesNotRun) {
+  const auto warning = [&](const char* arguments) {
+    return run(std::string("explain gemm 64x64x64 ") + arguments).err;
+  };
+  EXPECT_THAT(warning("--gpu h100 --dtype mxfp8"), HasSubstr("warning: mxfp8 does not run on NVIDIA H100"));
+  EXPECT_EQ(warning("--gpu h100 --dtype fp8-block"), "");
+  EXPECT_EQ(warning("--gpu b200 --dtype mxfp8"), "");
+}
+
 TEST_F(Kernels, CorrectionsSayWhichModeTheyAreOf) {
   std::string rows = "op,dtype,m,n,k,latency_ms\n";
   for (int i = 1; i <= 12; ++i) rows += "linear,bf16," + std::to_string(1024 * i) + ",8192,8192,1\n";
