@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
+#include <set>
 #include <string_view>
 
 #include "step_interval.h"
@@ -15,15 +15,20 @@ Interval path_difference(std::span<const PathEntry> from, std::span<const PathEn
     double below = 0, above = 0;
   };
   std::map<std::string_view, Deviation> families;
-  // What decides it, such as the route of transfers over PCIe, makes all of these collectives long, or all short.
-  const auto family_of = [](const PathEntry& entry) -> std::string_view {
-    const bool is_collective = enumerator_from_name<CollectiveKind>(entry.kind).has_value();
-    return is_collective && differs_between_machines(entry.forecast) ? "one route" : entry.kind;
-  };
+  // What decides them, such as the route of transfers over PCIe, makes all of these collectives long, or all short.
+  std::set<std::string_view> by_route;  // kinds
+  for (const auto& path : {from, to}) {
+    for (const PathEntry& entry : path) {
+      const bool is_collective = enumerator_from_name<CollectiveKind>(entry.kind).has_value();
+      if (is_collective && entry.name != kHiddenWork && differs_between_machines(entry.forecast))
+        by_route.insert(entry.kind);
+    }
+  }
+  const auto family_of = [&](std::string_view kind) { return by_route.contains(kind) ? "one route" : kind; };
   const auto add = [&](std::span<const PathEntry> path, double sign) {
     for (const PathEntry& entry : path) {
       const double count = sign * static_cast<double>(entry.count);
-      Deviation& family = families[family_of(entry)];
+      Deviation& family = families[family_of(entry.kind)];
       family.below += count * (entry.forecast.latency - entry.forecast.low).in_base();
       family.above += count * (entry.forecast.high - entry.forecast.latency).in_base();
     }
