@@ -176,6 +176,23 @@ std::optional<Warning> unused_choice(const NetworkSettings& network, const WorkT
   return std::nullopt;
 }
 
+// A number of a GPU's file that is written in another unit. All GPUs of the catalog, from P4 and A2 to Vera Rubin, are
+// between these ends, most of them far from both.
+void add_implausible(const Gpu& gpu, std::vector<Warning>& found) {
+  using namespace units;
+  const auto check = [&](std::string_view what, auto value, auto least, auto most) {
+    if (value == decltype(value)() || (least <= value && value <= most)) return;  // 0: not known
+    found.push_back({"implausible_gpu", fmt::format("{} has {} of {}, but other GPUs have {} to {}: is the unit right?",
+                                                    gpu.name, what, to_text(value), to_text(least), to_text(most))});
+  };
+  check("a memory bandwidth", gpu.memory_bandwidth, 50 * GB / s, 100 * TB / s);
+  check("a memory", gpu.memory, 2 * GiB, 4096 * GiB);
+  check("a board power", gpu.board_power, 20 * W, 10'000 * W);
+  check("a boost clock", gpu.boost_clock, 300 * MHz, 6000 * MHz);
+  check("a rate", gpu.matrix_peak(DType::kFp32), 0.5 * TFLOP / s, 1000 * TFLOP / s);
+  check("a rate in bf16", gpu.matrix_peak(DType::kBf16), 0.5 * TFLOP / s, 100'000 * TFLOP / s);
+}
+
 // What the GPU has no units or no kernels for: frameworks refuse it there or fall back.
 void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   const Gpu& gpu = scenario.cluster.gpu;
@@ -488,6 +505,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   }
   if (auto useless = offload_saves_nothing(report)) found.push_back(*std::move(useless));
   if (auto buffers = padded_buffers(memory.fullest())) found.push_back(*std::move(buffers));
+  add_implausible(scenario.cluster.gpu, found);
   add_unsupported(scenario, found);
   add_libraries_of_others(scenario, found);
   if (auto unaligned = unaligned_products(scenario, prediction.program.works)) found.push_back(*std::move(unaligned));

@@ -765,6 +765,28 @@ TEST(Resolve, PartOfANodeKeepsItsPlace) {
   EXPECT_EQ(after->scenario.cluster.gpu_count(), after->ranks);
 }
 
+// 3.35 GB/s where 3.35 TB/s are meant; no GPU of the catalog is suspected.
+TEST(Resolve, NumbersInAnotherUnitAreSuspected) {
+  const auto suspected = [](std::string_view gpu) {
+    ScenarioSpec spec;
+    spec.set("model", "gpt2").set("machine/gpu", gpu).set("training/global_batch", 1);
+    spec.set("training/dtype", "fp32");
+    std::string all;
+    const Report report = *simulate(resolved(spec));
+    for (const Warning& warning : report.warnings) {
+      if (warning.code == "implausible_gpu") all += warning.message;
+    }
+    return all;
+  };
+  for (const CatalogEntry& entry : Catalog::built_in().list(CatalogKind::kGpu)) EXPECT_EQ(suspected(entry.id), "");
+  const ScratchFolder folder;
+  const std::string path = (folder.path() / "mine.json").string();
+  std::ofstream(path) << R"({"like": "h100", "id": "mine", "name": "Mine", "sources": "a test",
+      "memory": {"bandwidth": "3.35 GB/s"}, "board_power": "700 kW"})";
+  EXPECT_THAT(suspected(path), ::testing::AllOf(HasSubstr("a memory bandwidth of 3.35 GB/s, but other GPUs have"),
+                                                HasSubstr("a board power of 700 kW, but")));
+}
+
 // What the warning says of collectives over PCIe lies in the interval: they are all long, or all short.
 TEST(Resolve, CollectivesOfOneRouteErrTogether) {
   for (const char* gpu : {"rtx-4090", "l40s", "rtx-pro-6000", "t4"}) {
