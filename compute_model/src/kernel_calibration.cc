@@ -257,9 +257,7 @@ std::vector<std::pair<std::int64_t, double>> take_out_wild(std::vector<Observati
   return wild;
 }
 
-// `refused`: the rows are noise. They contradict each other, and are no nearer to what the others say than to the
-// forecast.
-FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& kernels, bool& refused) {
+FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& kernels) {
   const std::size_t count = kernels.size();
   const Process process = process_of(kernels);
   FamilyCalibration out;
@@ -293,10 +291,15 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   const auto at = [&](double rank) { return errors[static_cast<std::size_t>(std::clamp(rank - 1, 0.0, number - 1))]; };
   out.low = std::clamp(at(std::floor((number + 1) * 0.05)) * widen, -4.0, -0.01);
   out.high = std::clamp(at(std::ceil((number + 1) * 0.95)) * widen, 0.01, 4.0);
+  return out;
+}
+
+// Whether its rows are noise: they contradict each other, and are no nearer to what the others say than to the
+// forecast.
+bool is_noise(const FamilyCalibration& family) {
   // Of a GPU of which nothing is known, the interval is narrower.
   constexpr double kNoise = 1;  // a logarithm: 2.7 times as long at one end as at the other
-  refused = out.after > out.before && out.high - out.low > kNoise;
-  return out;
+  return family.after > family.before && family.high - family.low > kNoise;
 }
 
 Error wrong(const std::string& where, std::string message, std::string expected) {
@@ -482,9 +485,8 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
     }
     kernels = used_of(table.where(), key.first, key.second, std::move(kernels), found);
     if (kernels.empty()) continue;
-    bool refused = false;
-    FamilyCalibration family = fit(key.first, key.second, kernels, refused);
-    if (!refused) {
+    FamilyCalibration family = fit(key.first, key.second, kernels);
+    if (!is_noise(family)) {
       calibration.families.push_back(std::move(family));
       continue;
     }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ns_dist/fields.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -20,9 +21,8 @@ bool FieldLimit::allows(std::string_view text) const {
   for (std::string_view rest = text;;) {
     const std::size_t end = rest.find_first_of(":,");
     const std::string_view word = rest.substr(0, end);
-    const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
     for (const std::string& each : except) {
-      if (each == word || (is_number && each == "N")) return false;
+      if (each == word || (each == "N" && is_whole_number(word))) return false;
     }
     one_of_values |= std::find(values.begin(), values.end(), word) != values.end();
     if (end == std::string_view::npos) return one_of_values;

@@ -190,6 +190,14 @@ void read_parallel(JsonReader& reader, std::string_view notes, std::int64_t gpus
   }
 }
 
+void read_peer(JsonReader& reader, CollectedRun& run) {
+  foreign(reader);
+  constexpr double kMostSeconds = 1e9, kMostMemory = 1e6;  // s, GiB
+  run.peer = reader.text("tool");
+  run.peer_step = reader.number("iteration_time_s", 0, kMostSeconds, Presence::kOptional, 0) * units::s;
+  run.peer_memory = reader.number("memory_gib", 0, kMostMemory, Presence::kOptional, 0) * units::GiB;
+}
+
 // Of "tflops_per_gpu" those that count a model's FLOP: "model", "model (causal attention)", "model (...)", not
 // "model+recompute".
 void read_measured(JsonReader& reader, CollectedRun& run) {
@@ -314,15 +322,7 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
   reader.object(
       "measured", [&](JsonReader& measured) { read_measured(measured, run); }, Presence::kOptional);
   reader.object(
-      "peer_prediction",
-      [&](JsonReader& peer) {
-        foreign(peer);
-        constexpr double kMostSeconds = 1e9, kMostMemory = 1e6;
-        run.peer = peer.text("tool");
-        run.peer_step = peer.number("iteration_time_s", 0, kMostSeconds, Presence::kOptional, 0) * units::s;
-        run.peer_memory = peer.number("memory_gib", 0, kMostMemory, Presence::kOptional, 0) * units::GiB;
-      },
-      Presence::kOptional);
+      "peer_prediction", [&](JsonReader& peer) { read_peer(peer, run); }, Presence::kOptional);
   reader.object("norm", [&](JsonReader& norm) { read_norm(norm, run, across_nodes); });
   // "fp8 (fine-grained)": a factor for each small block (DeepSeek-V3, arXiv 2412.19437, s.3.3.2).
   if (reader.text("precision", Presence::kOptional).find("fp8 (fine-grained") != std::string::npos) {

@@ -446,24 +446,22 @@ SuiteTable memory_table(const std::map<std::string, Votes>& publications) {
 }
 
 // Forecasts of other tools that are printed beside the measurements, and ours of the same runs.
-SuiteTable peer_table(const std::map<std::string, Votes>& publications) {
+SuiteTable peer_table(const Votes& votes) {
   struct Errors {
     std::vector<double> theirs, ours, their_memory, our_memory;
   };
   std::map<std::string, Errors> tools;
-  for (const auto& [title, votes] : publications) {
-    for (const Vote* vote : votes) {
-      const CollectedRun& run = *vote->run;
-      if (run.peer.empty()) continue;
-      Errors& of = tools[run.peer];
-      if (run.peer_step > Seconds()) {
-        of.theirs.push_back(run.peer_step / vote->measured - 1);
-        of.ours.push_back(vote->error());
-      }
-      if (run.peer_memory > Bytes() && run.memory > Bytes()) {
-        of.their_memory.push_back(run.peer_memory / run.memory - 1);
-        of.our_memory.push_back(vote->memory / run.memory - 1);
-      }
+  for (const Vote* vote : votes) {
+    const CollectedRun& run = *vote->run;
+    if (run.peer.empty()) continue;
+    Errors& of = tools[run.peer];
+    if (run.peer_step > Seconds()) {
+      of.theirs.push_back(run.peer_step / vote->measured - 1);
+      of.ours.push_back(vote->error());
+    }
+    if (run.peer_memory > Bytes() && run.memory > Bytes()) {
+      of.their_memory.push_back(run.peer_memory / run.memory - 1);
+      of.our_memory.push_back(vote->memory / run.memory - 1);
     }
   }
   SuiteTable table{"Other tools on the same runs",
@@ -481,11 +479,12 @@ SuiteTable peer_table(const std::map<std::string, Votes>& publications) {
   for (const auto& [tool, errors] : tools) {
     if (errors.theirs.empty()) continue;
     const ErrorFigures theirs = figures_of(errors.theirs), ours = figures_of(errors.ours);
-    const bool memory = !errors.their_memory.empty();
+    const auto mean_of = [](const std::vector<double>& all) {
+      return all.empty() ? SuiteCell() : SuiteCell(figures_of(all).mean);
+    };
     table.rows.push_back({tool, static_cast<std::int64_t>(theirs.rows), theirs.mean, theirs.largest, theirs.bias,
-                          ours.mean, ours.largest, ours.bias,
-                          memory ? SuiteCell(figures_of(errors.their_memory).mean) : SuiteCell(),
-                          memory ? SuiteCell(figures_of(errors.our_memory).mean) : SuiteCell()});
+                          ours.mean, ours.largest, ours.bias, mean_of(errors.their_memory),
+                          mean_of(errors.our_memory)});
   }
   return table;
 }
@@ -532,7 +531,7 @@ void add_tables(SuiteReport& report, std::vector<Vote> votes) {
                    ranking_table(publications),
                    memory_table(publications),
                    too_large_table(publications)};
-  SuiteTable peers = peer_table(publications);
+  SuiteTable peers = peer_table(all);
   if (!peers.rows.empty()) report.tables.push_back(std::move(peers));
 }
 
