@@ -18,6 +18,8 @@ std::string_view text_of(Recompute recompute) {
       return "no recomputation";
     case Recompute::kSelective:
       return "selective recomputation";
+    case Recompute::kOperators:
+      return "recomputation by operators";
     case Recompute::kFull:
       break;
   }

@@ -52,15 +52,25 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
     switch (read.recompute) {
       case Recompute::kNone:
         return refuse(field, "nothing is recomputed under none", fmt::format("write {}=none", field.name));
+      case Recompute::kOperators:
+        return refuse(field, "operators has no parts to choose", fmt::format("write {}=operators", field.name));
       case Recompute::kSelective: {
         NS_TRY(read.modules, read_set(field, detail, names_of<RecomputeModule>(), kExpected));
         break;
       }
       case Recompute::kFull: {
-        const auto layers = read_whole_number(detail, 1, kMostOfAField);
-        if (!layers)
-          return refuse(field, layers.error().message, fmt::format("write, for example, {}=full:4", field.name));
-        read.layers = *layers;
+        // Megatron-LM's methods: block, of a number of layers, is what a number alone means.
+        constexpr std::string_view kUniform = "uniform:", kBlock = "block:";
+        const bool uniform = detail.starts_with(kUniform);
+        std::string_view number = detail;
+        if (uniform) number.remove_prefix(kUniform.size());
+        if (detail.starts_with(kBlock)) number.remove_prefix(kBlock.size());
+        const auto layers = read_whole_number(number, 1, kMostOfAField);
+        if (!layers) {
+          return refuse(field, layers.error().message,
+                        fmt::format("write, for example, {0}=full:4, or {0}=full:uniform:2", field.name));
+        }
+        (uniform ? read.together : read.layers) = *layers;
         break;
       }
     }
@@ -72,6 +82,7 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
 std::string field_text(const Recomputation& value) {
   std::string text(enumerator_name(value.recompute));
   if (value.recompute == Recompute::kFull && value.layers > 0) text += fmt::format(":{}", value.layers);
+  if (value.recompute == Recompute::kFull && value.together > 1) text += fmt::format(":uniform:{}", value.together);
   if (value.recompute != Recompute::kSelective || value.modules == Recomputation().modules) return text;
   return fmt::format("{}:{}", text, set_text(value.modules, names_of<RecomputeModule>()));
 }

@@ -55,7 +55,6 @@ Result<Framework> read_framework(std::string_view json, const std::string& where
         FieldLimit& limit = framework.only.back();
         inner.objects(
             "when", [&](JsonReader& condition) { limit.when.push_back(read_limit(condition)); }, Presence::kOptional);
-        limit.unforecast = inner.text("unforecast", Presence::kOptional);
         if (inner.text("source").empty()) inner.note("source", "a limit without its source");
       },
       Presence::kOptional);

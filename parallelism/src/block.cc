@@ -6,6 +6,7 @@
 #include "blocks/branch.h"
 #include "blocks/common.h"
 #include "blocks/linear.h"
+#include "kept_operators.h"
 
 namespace ns_dist {
 namespace {
@@ -54,6 +55,7 @@ Block layer_block(const Shape& shape, const LayerKind& kind) {
   if (kind.feed_forward == FeedForward::kDense) append(mlp_block(own), LayerModule::kMlp);
   if (kind.feed_forward == FeedForward::kExperts) append(moe_block(own), LayerModule::kMoe);
   if (own.model->per_layer_embeddings) append(per_layer_block(own), LayerModule::kMlp);
+  if (own.plan->recompute == Recompute::kOperators) keep_operators(own, layer);
   return layer;
 }
 
@@ -95,7 +97,15 @@ double kept_of(const BlockStep& step, bool full, ModuleSet dropped) {
 }
 
 bool recomputes_all(const Block& block, Recompute recompute) {
-  return recompute == Recompute::kFull && block.input > 0;
+  return (recompute == Recompute::kFull || recompute == Recompute::kOperators) && block.input > 0;
+}
+
+// Of what operators return.
+double kept_outputs(const Block& block, Recompute recompute) {
+  double kept = 0;
+  if (recompute != Recompute::kOperators) return kept;
+  for (const BlockStep& step : block.steps) kept += step.kept_outputs;
+  return kept;
 }
 
 // Calls add(kind, bytes) for what the block keeps.
@@ -109,7 +119,7 @@ void each_kept(const Block& block, Recompute recompute, ModuleSet modules, Add a
     add(ActivationKind::kOutputGradients, KeptBytes{0, step.output_gradient});
   }
   // Korthikanti et al. 2022, table 2: 2 sbh.
-  if (full) add(ActivationKind::kCheckpoints, KeptBytes{block.input, 0});
+  if (full) add(ActivationKind::kCheckpoints, KeptBytes{block.input + kept_outputs(block, recompute), 0});
 }
 
 }  // namespace
@@ -150,7 +160,8 @@ double working_bytes(const Block& block, Recompute recompute, ModuleSet modules,
   const ModuleSet dropped = recompute == Recompute::kSelective ? modules : 0;
   const std::vector<StepRange> ranges = recomputed_steps(block, recompute, modules);
   auto range = ranges.begin();  // from the last to the first
-  double most = 0, again = 0, freed = 0;
+  // What operators returned is there already, and most of it is what steps keep.
+  double most = 0, again = -kept_outputs(block, recompute), freed = 0;
   for (std::size_t i = block.steps.size(); i-- > 0;) {
     const BlockStep& step = block.steps[i];
     if (range != ranges.end() && i + 1 == range->end) {
@@ -221,6 +232,9 @@ BlockFlops flops_of(const Block& block, ModuleSet modules, double expert_rows) {
     if (!step.weight_gradient.empty()) flops.weights += forward;
     if (step.weight_gradient.empty() && step.input_gradient.empty()) flops.alone += forward;
     if ((step.again & modules) != 0) flops.recomputed += forward;
+    for (const Call& call : step.repeated) {
+      if (const auto* op = std::get_if<Operator>(&call.what)) flops.repeated += product_flops(*op);
+    }
   }
   return flops;
 }

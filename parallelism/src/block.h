@@ -74,6 +74,11 @@ struct BlockStep {
   RankParameters in_4_bits;  // of `parameters`, which are frozen then
   Matrices matrices;         // of what is trained, those that Muon updates; none under Adam
   bool hides = false;        // runs beside what was started with Beside::kSteps
+  // Outputs of the layers that are one product here, one after the other: recomputation by operators counts them.
+  std::vector<std::int64_t> products = {};
+  // Under recomputation by operators (keep_operators): the calls that run again, and bytes of outputs that are kept.
+  std::vector<Call> repeated = {};
+  double kept_outputs = 0;
   // Selective recomputation of any of these modules runs `forward` again, drops what is kept for the input gradient, or
   // drops what is kept for the weight gradient (the step before computes it again).
   ModuleSet again = 0, drops_for_input_gradient = 0, drops_for_weight_gradient = 0;
@@ -144,8 +149,8 @@ KeptByKind kept_by_kind(const Block& block, Recompute recompute,
 std::vector<std::size_t> calls_until_kept(const Block& block);
 
 // Steps from `first` to `end` - 1 that are recomputed at one time, forward, before the backward pass of the last of
-// them (Megatron-Core, tensor_parallel/random.py, CheckpointFunction). Full recomputation: all. Of modules: neighbors
-// of which one runs again or keeps less, so that a step that runs again finds its input.
+// them (Megatron-Core, tensor_parallel/random.py, CheckpointFunction). Full recomputation and that by operators: all.
+// Of modules: neighbors of which one runs again or keeps less, so that a step that runs again finds its input.
 struct StepRange {
   std::size_t first = 0, end = 0;
 };
@@ -163,8 +168,9 @@ double forward_working_bytes(const Block& block);
 
 // FLOPs of the matrix products and attention of the forward pass: 2 a multiply-add, attention scores in full.
 // `recomputed`: of the steps that selective recomputation of `modules` runs again. `until_kept`: of calls_until_kept.
+// `repeated`: of BlockStep::repeated.
 struct BlockFlops {
-  double forward = 0, recomputed = 0, until_kept = 0;
+  double forward = 0, recomputed = 0, until_kept = 0, repeated = 0;
   double weights = 0;  // of `forward`: products with weights that have a gradient
   double masked = 0;   // of `forward`: attention scores that a causal mask hides
   double alone = 0;    // of `forward`: of steps without gradients

@@ -265,8 +265,13 @@ Fragment FragmentMaker::pass(const Block& block, PassKind kind) const {
   for (std::size_t end = block.steps.size(); end > 0; --end) {
     if (range != ranges.end() && range->end == end) {
       for (std::size_t i = range->first; i < end; ++i) {
-        const Calls all = block.steps[i].forward;
-        if (!full && (block.steps[i].again & plan.recompute_modules) == 0) continue;
+        const BlockStep& step = block.steps[i];
+        if (plan.recompute == Recompute::kOperators) {
+          forward(i, step.repeated, Category::kRecompute);
+          continue;
+        }
+        const Calls all = step.forward;
+        if (!full && (step.again & plan.recompute_modules) == 0) continue;
         forward(i, stops ? all.first(until_kept[i]) : all, Category::kRecompute);
       }
       ++range;

@@ -44,6 +44,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.average_in_collective = kDefault.average_in_collective;
   key.plan.offload_activations = kDefault.offload_activations;
   key.plan.recompute_layers = plan.recompute_layers > 0 ? 1 : 0;
+  key.plan.recompute_together = kDefault.recompute_together;
   key.plan.overlap_grad_reduce = kDefault.overlap_grad_reduce;
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;
   key.plan.grad_buckets = kDefault.grad_buckets;
@@ -81,6 +82,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
     if (adapts) added.frozen = frozen_of(block, own);
     added.matrices = matrices_of(block);
     added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
+    added.whole = kept_bytes(block, Recompute::kNone).after_forward;
     if (key.plan.passes == Passes::kForward) {
       added.working = added.working_of_split = forward_working_bytes(block);
     } else {

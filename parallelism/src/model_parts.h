@@ -53,6 +53,7 @@ struct ModelPart {
   RankParameters frozen;      // by what they take: frozen_of
   Matrices matrices;          // of `parameters`: updated as wholes
   KeptBytes kept;             // under the plan's recomputation
+  double whole = 0;           // what it would keep without recomputation
   // Bytes on top of what is kept: while its backward pass runs, or its input gradient where that is a pass of its own;
   // in forward passes alone, all. transient: while its forward pass runs, which keeps the rest.
   double working = 0, working_of_split = 0, transient = 0;

@@ -11,6 +11,14 @@ void add(ChunkBytes& chunk, const KeptBytes& kept, std::int64_t count) {
   chunk.after_input_gradient += kept.after_input_gradient * static_cast<double>(count);
 }
 
+// Of `count` layers from a chunk's layer `before` on, those that keep an input: each, or the first of as many as are
+// recomputed at one time.
+std::int64_t inputs_of(const ParallelPlan& plan, std::int64_t before, std::int64_t count) {
+  if (plan.recompute != Recompute::kFull) return count;
+  const std::int64_t each = plan.recompute_together;
+  return (before + count + each - 1) / each - (before + each - 1) / each;
+}
+
 // `working`: bytes on top of what is kept while its backward pass runs.
 void add_loss(const ParallelPlan& plan, const ModelPart& part, std::int64_t count, double working, ChunkBytes& chunk) {
   add(chunk, part.kept, count);
@@ -64,29 +72,34 @@ double gathered_parameters(const ParallelPlan& plan, const RankParameters& train
 
 std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                        const ModelParts& parts) {
-  std::vector<StageChunks> stages(static_cast<std::size_t>(shape.plan->pp));
-  const bool splits = traits_of(*shape.plan).splits_backward;
+  const ParallelPlan& plan = *shape.plan;
+  std::vector<StageChunks> stages(static_cast<std::size_t>(plan.pp));
+  const bool splits = traits_of(plan).splits_backward;
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       const auto chunk = static_cast<std::size_t>(direction[position].chunk);
       StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
       stage.chunks.resize(std::max(stage.chunks.size(), chunk + 1));
-      for (const PartRun& run : part_runs(parts, *shape.plan, layers, position)) {
+      for (const PartRun& run : part_runs(parts, plan, layers, position)) {
         const ModelPart& part = parts[run.part];
-        const double working = splits ? part.working_of_split : part.working;
+        double working = splits ? part.working_of_split : part.working;
         if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {
-          add_loss(*shape.plan, part, run.count, working, stage.chunks[chunk]);
+          add_loss(plan, part, run.count, working, stage.chunks[chunk]);
           continue;
         }
-        std::int64_t away = 0;
         if (run.part >= Part::kLayers) {
           const std::int64_t before = run.layer - layers[position].first;
-          away = std::clamp<std::int64_t>(shape.plan->offload_activations - before, 0, run.count);
-          add(stage.chunks[chunk], {0, part.kept.after_input_gradient}, away);
-          if (away > 0) stage.add_away(chunk, part.kept.after_forward, static_cast<double>(away));
+          const std::int64_t away = std::clamp<std::int64_t>(plan.offload_activations - before, 0, run.count);
+          const std::int64_t inputs = inputs_of(plan, before, run.count), inputs_away = inputs_of(plan, before, away);
+          stage.chunks[chunk].after_forward += part.kept.after_forward * static_cast<double>(inputs - inputs_away);
+          stage.chunks[chunk].after_input_gradient += part.kept.after_input_gradient * static_cast<double>(run.count);
+          if (inputs_away > 0) stage.add_away(chunk, part.kept.after_forward, static_cast<double>(inputs_away));
+          const std::int64_t others = std::min(plan.recompute_together, layers[position].count) - 1;
+          if (plan.recompute == Recompute::kFull) working += part.whole * static_cast<double>(others);
+        } else {
+          add(stage.chunks[chunk], part.kept, run.count);
         }
-        add(stage.chunks[chunk], part.kept, run.count - away);
-        if (run.part != Part::kEmbedding) add_layers(*shape.plan, part, run.count, working, stage, stage.chunks[chunk]);
+        if (run.part != Part::kEmbedding) add_layers(plan, part, run.count, working, stage, stage.chunks[chunk]);
       }
     }
   }

@@ -41,7 +41,8 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   adapted.plan = &lora;
   const LayerKinds kinds = layer_kinds(model);
   const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
-  const bool full = plan.recompute == Recompute::kFull;
+  const bool full = plan.recompute == Recompute::kFull, by_operators = plan.recompute == Recompute::kOperators;
+  const Shape rank(model, plan, training);  // which operators run again depends on what ranks exchange
   const std::vector<std::int64_t> repeats = full ? recomputed_layers(model, plan, kinds) : counts;
   BlockFlops embeddings, layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
@@ -58,6 +59,11 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     repeated.masked += each.masked * static_cast<double>(again);
     repeated.forward += each.forward * static_cast<double>(again);
     repeated.until_kept += each.until_kept * static_cast<double>(again);
+    if (!by_operators) return;
+    const BlockFlops of_rank = flops_of(block(rank));
+    if (of_rank.forward > 0) {
+      sum.repeated += each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
+    }
   };
   add(embedding_block, 1, 0, embeddings);  // the projection of per-layer embeddings; never computed again
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
@@ -74,6 +80,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
       passes * (embeddings.forward + layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
   if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
+  if (backward && by_operators) flops.again = layers.repeated + predictions.repeated;
   const bool scores = plan.recompute == Recompute::kSelective &&
                       (plan.recompute_modules & set_of(RecomputeModule::kCoreAttention)) != 0;
   if (backward && full) flops.masked_again = repeated.masked;

@@ -14,10 +14,11 @@ namespace {
 // forward pass, a third of the work; selective about 4 % of it (Korthikanti et al. 2022, s.5), with the MLP about two
 // thirds of the forward pass; the others cost efficiency of smaller kernels, or more communication and bubble. What is
 // tried first is tried for sure.
-constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kSelective = 0.03, kShard = 0.01, kShardGradients = 0.03,
-                 kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08, kDoubleTp = 0.10, kDoubleEp = 0.02,
-                 kWholeExperts = 0.02, kDoubleCp = 0.04, kContextAcrossNodes = 0.05, kSchedule = 0.04, kOffload = 0.5,
-                 kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01, kDoubleDp = 0.01;
+constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kRecomputeOperators = 0.12, kSelective = 0.03, kShard = 0.01,
+                 kShardGradients = 0.03, kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08,
+                 kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02, kDoubleCp = 0.04, kContextAcrossNodes = 0.05,
+                 kSchedule = 0.04, kOffload = 0.5, kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01,
+                 kDoubleDp = 0.01;
 
 constexpr std::int64_t kMostReplicas = 64;  // times as many
 
@@ -115,9 +116,10 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
     const Recomputation& again = more[static_cast<std::size_t>(steps - 1)];
     set_recomputation(each.plan, again);
     constexpr ModuleSet kLayers = set_of(RecomputeModule::kMlp) | set_of(RecomputeModule::kMoe);
-    each.cost += again.recompute == Recompute::kFull ? kFull
-                 : (again.modules & kLayers) != 0    ? kRecomputeMlp
-                                                     : kSelective;
+    each.cost += again.recompute == Recompute::kFull        ? kFull
+                 : again.recompute == Recompute::kOperators ? kRecomputeOperators
+                 : (again.modules & kLayers) != 0           ? kRecomputeMlp
+                                                            : kSelective;
   });
   const std::string usual = ParallelPlan().schedule;
   all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](SmallerPlan& each, int) {

@@ -429,13 +429,15 @@ bool usual_sequence_parallel(const Scenario& scenario) {
 Recomputation recomputation_of(const ParallelPlan& plan) {
   Recomputation again{plan.recompute};
   if (plan.recompute == Recompute::kSelective) again.modules = plan.recompute_modules;
-  if (plan.recompute == Recompute::kFull) again.layers = plan.recompute_layers;
+  if (plan.recompute == Recompute::kFull)
+    again.layers = plan.recompute_layers, again.together = plan.recompute_together;
   return again;
 }
 
 bool recomputes_less(const Recomputation& a, const Recomputation& b) {
   if (a.recompute != b.recompute) return a.recompute < b.recompute;
   if (a.recompute == Recompute::kSelective) return a.modules != b.modules && (a.modules & ~b.modules) == 0;
+  if (a.layers == b.layers) return a.together < b.together;
   return a.layers > 0 && (b.layers == 0 || a.layers < b.layers);
 }
 
@@ -455,6 +457,7 @@ void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
   plan.recompute = again.recompute;
   plan.recompute_modules = again.modules;
   plan.recompute_layers = again.layers;
+  plan.recompute_together = again.together;
 }
 
 std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
@@ -476,6 +479,7 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   const ModuleSet cheap = modules | activation;
   if (cheap != 0 && all.back().modules != cheap) add(cheap);
   add(modules | set_of(model.moe ? RecomputeModule::kMoe : RecomputeModule::kMlp));
+  all.push_back({Recompute::kOperators});
   all.push_back({Recompute::kFull});
   return all;
 }

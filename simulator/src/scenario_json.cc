@@ -154,7 +154,6 @@ void fields(Io& io, FieldLimit& limit) {
   io.unless_default("values", limit.values);
   io.unless_default("except", limit.except);
   io.unless_default("when", limit.when);
-  io.unless_default("unforecast", limit.unforecast);
 }
 
 template <class Io>

@@ -396,12 +396,7 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
       text += std::exchange(before, " and ");
       text += is_fact(each.field) ? fact_text(each.field, value) : fmt::format("{}={}", each.field, value);
     }
-    if (!limit.unforecast.empty()) text += fmt::format(": {}", limit.unforecast);
     found.push_back({"not_in_framework", std::move(text)});
-  }
-  for (const FieldLimit& limit : scenario.framework_only) {
-    if (limit.unforecast.empty() || scenario.named.names.contains(limit.field)) continue;
-    found.push_back({"default_not_forecast", fmt::format("{}: {}", scenario.framework, limit.unforecast)});
   }
   if (!fills_stages(traits_of(plan), plan, scenario.training)) {
     found.push_back({"not_in_framework",

@@ -341,6 +341,9 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
   if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
     found.add(fmt::format("a number of layers above {} in plan/recompute", most), held);
   }
+  if (plan.recompute == Recompute::kFull && plan.recompute_together > most) {
+    found.add(fmt::format("more than {} layers of full:uniform in plan/recompute", most), held);
+  }
 }
 
 // What a user says of the network between nodes, of a plan within one, or beyond what a GPU reaches of it.

@@ -24,7 +24,6 @@ struct FieldLimit {
   std::string field;
   std::vector<std::string> values = {}, except = {};
   std::vector<FieldLimit> when = {};
-  std::string unforecast = "";  // what the framework has, and this forecast has not; empty: nothing
   bool allows(std::string_view text) const;
   friend bool operator==(const FieldLimit&, const FieldLimit&) = default;
 };

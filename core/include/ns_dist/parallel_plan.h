@@ -17,11 +17,13 @@ namespace ns_dist {
 
 struct Model;
 
-// What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything, everything
-// but some modules, or only the layer's input.
-enum class Recompute { kNone, kSelective, kFull };
+// What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything; everything
+// but some modules; the layer's input and what some operators return, attention, every second product and what ranks
+// exchanged (torchtitan, distributed/activation_checkpoint.py, _apply_op_sac); or only the layer's input.
+enum class Recompute { kNone, kSelective, kOperators, kFull };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Recompute> = {"none", "selective", "full"};
+inline constexpr std::array<std::string_view, 4> kEnumeratorNames<Recompute> = {"none", "selective", "operators",
+                                                                                "full"};
 // Modules that selective recomputation runs again, with Megatron-Core's names (transformer_config.py,
 // recompute_modules).
 enum class RecomputeModule { kCoreAttention, kNorm, kMlp, kMoeActivation, kMoe, kSharedExperts, kLatentUpProjection };
@@ -30,12 +32,13 @@ inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModul
     "core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"};
 using ModuleSet = EnumSet;  // of RecomputeModule
 
-// Three members of ParallelPlan that one text (one flag) sets: "none", "selective", "selective:core_attn,mlp", "full",
-// "full:4".
+// Members of ParallelPlan that one text (one flag) sets: "none", "selective", "selective:core_attn,mlp", "operators",
+// "full", "full:4", "full:uniform:2".
 struct Recomputation {
   Recompute recompute = Recompute::kNone;
   ModuleSet modules = set_of(RecomputeModule::kCoreAttention);
   std::int64_t layers = 0;
+  std::int64_t together = 1;
   friend bool operator==(const Recomputation&, const Recomputation&) = default;
 };
 Result<void> read_field(const Field& field, std::string_view text, Recomputation& value);
@@ -188,6 +191,9 @@ struct ParallelPlan {
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
+  // Under full, layers that keep one input, that of their first, and are recomputed at one time (Megatron-Core,
+  // recompute_method uniform). A chunk's last ones may be fewer.
+  std::int64_t recompute_together = 1;
   bool recompute_early_stop = false;     // full recomputation ends with the last value that the backward pass reads
   std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
   std::int64_t vocabulary_multiple = 0;  // of the vocabulary on each rank, which is padded; 0: 128, as Megatron-LM does
@@ -440,15 +446,17 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.prefetch);
-  Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers};
+  Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers, plan.recompute_together};
   visit({.name = "plan/recompute",
-         .help = "activations that the backward pass computes again: of modules, or of so many layers a chunk",
-         .values = "none|selective[:MODULES]|full[:LAYERS]"},
+         .help = "activations that the backward pass computes again: of modules; all but what attention, every second "
+                 "product and exchanges return; of so many layers a chunk; of all layers, so many at one time",
+         .values = "none|selective[:MODULES]|operators|full[:LAYERS|:uniform:LAYERS]"},
         again);
   if constexpr (!std::is_const_v<Plan>) {
     plan.recompute = again.recompute;
     plan.recompute_modules = again.modules;
     plan.recompute_layers = again.layers;
+    plan.recompute_together = again.together;
   }
   visit({.name = "plan/recompute_early_stop",
          .help = "full recomputation of a layer stops at the last value that the backward pass reads",

@@ -61,6 +61,7 @@ class LinearLayer {
   BlockStep step(ActivationKind input) {
     step_.name = layer_.name;
     step_.kept_as = input;
+    name_products();
     add_forward();
     add_input_gradient();
     add_weight_gradient();
@@ -71,6 +72,15 @@ class LinearLayer {
   }
 
  private:
+  void name_products() {
+    if (layer_.readers > 1 && layer_.sections.size() > 1) {
+      step_.products = layer_.sections;
+    } else {
+      const int parts = std::max(1, layer_.readers);
+      step_.products.assign(static_cast<std::size_t>(parts), layer_.out / parts);
+    }
+  }
+
   // Autocast casts the hidden states for each layer that reads them, and the weights once a microbatch; the casts'
   // backward passes bring gradients to fp32.
   void add_forward() {

@@ -533,6 +533,7 @@ Block moe_block(const Shape& shape) {
                                                                .unquantized = true,
                                                                .readers = 1}));
   router.again |= kMoe, router.drops_for_input_gradient |= kMoe;
+  router.products.clear();  // torchtitan, per_op_sac_force_recompute_mm_shapes_by_fqns
   router.drops_for_weight_gradient |= norm_again;
   in_layer(top_k(shape));
   // A graph of the router holds the norm before it, and shared experts that run beside nothing (Megatron-Core,

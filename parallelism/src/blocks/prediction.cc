@@ -5,6 +5,7 @@
 #include "blocks/branch.h"
 #include "blocks/common.h"
 #include "blocks/linear.h"
+#include "kept_operators.h"
 
 namespace ns_dist {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 Block with_layer(const Shape& shape, Block block) {
   Block layer = layer_block(shape, prediction_kind(*shape.model));
   block.steps.insert(block.steps.end(), std::move_iterator(layer.steps.begin()), std::move_iterator(layer.steps.end()));
+  if (shape.plan->recompute == Recompute::kOperators) keep_operators(shape, block);
   return block;
 }
 

@@ -452,6 +452,71 @@ TEST_F(GptLayer, Table2FullRecomputation) {
 }
 
 // Qi et al. 2023, table 1: 32 sbh, of which 14 are inputs of the linear layers and 18 gradients of their outputs.
+// Kept of a layer: its input; the first, third, fifth product; attention's output with its log-sum-exp. The seventh,
+// the MLP's last, is read by nothing.
+TEST(Operators, EverySecondProductIsKept) {
+  const double h = 4096, key = 1024, ffn = 14336, tokens = 8192;
+  const Model model = llama(1, 4096, 32, 8, 14336);
+  const ParallelPlan plan{.recompute = Recompute::kOperators};
+  const Training training{1, 1, 8192, Precision::kBf16};
+  const Shape shape(model, plan, training);
+  const Block layer = layer_block(shape, layer_kinds(model).kinds[0]);
+  const double input = h, queries = h, values = key, attention = h, gates = ffn, sums = 32 * 4;
+  EXPECT_DOUBLE_EQ(after_forward(layer, Recompute::kOperators),
+                   tokens * (2 * (input + queries + values + attention + gates) + sums));
+  EXPECT_THAT(step(layer, "attention.core").repeated, IsEmpty());
+  EXPECT_THAT(names(step(layer, "attention.proj").repeated), ElementsAre("attention.proj"));
+  EXPECT_THAT(step(layer, "mlp.fc2").repeated, IsEmpty());
+  const auto columns = [&](std::string_view name) {
+    const BlockStep& found = step(layer, name);
+    return found.repeated.size() == 1 ? std::get<Gemm>(std::get<Operator>(found.repeated[0].what).kind).n : 0;
+  };
+  EXPECT_EQ(columns("attention.qkv"), 1024);  // keys
+  EXPECT_EQ(columns("mlp.fc1"), 14336);       // the half that is multiplied with the gate
+  EXPECT_DOUBLE_EQ(flops_of(layer).repeated, 2 * tokens * h * (key + h + ffn));
+}
+
+// What ranks reduced is kept, so the product before it does not run again.
+TEST(Operators, ReductionsAreKept) {
+  const double h = 4096, key = 1024, ffn = 14336, tokens = 8192, t = 8;
+  const Model model = llama(1, 4096, 32, 8, 14336);
+  ParallelPlan plan{.tp = 8, .recompute = Recompute::kOperators};
+  plan.sequence_parallel = true;
+  const Shape shape(model, plan, {1, 1, 8192, Precision::kBf16});
+  const Block layer = layer_block(shape, layer_kinds(model).kinds[0]);
+  EXPECT_THAT(step(layer, "attention.proj").repeated, IsEmpty());
+  EXPECT_THAT(names(step(layer, "mlp.fc1").repeated), ElementsAre("mlp.all_gather", "mlp.fc1"));
+  const double reduced = h / t, of_ranks = (h + key + h + ffn) / t;
+  EXPECT_DOUBLE_EQ(after_forward(layer, Recompute::kOperators),
+                   tokens * (2 * (h / t + of_ranks + reduced) + 32 / t * 4));
+}
+
+// Products in 8 bits are no aten.mm: none is kept, and all that something reads run again.
+TEST(Operators, ProductsInEightBitsRunAgain) {
+  const double h = 4096, tokens = 8192;
+  const Model model = llama(1, 4096, 32, 8, 14336);
+  const ParallelPlan plan{.recompute = Recompute::kOperators};
+  const Shape shape(model, plan, {1, 1, 8192, Precision::kFp8});
+  const Block layer = layer_block(shape, layer_kinds(model).kinds[0]);
+  EXPECT_DOUBLE_EQ(after_forward(layer, Recompute::kOperators), tokens * (2 * (h + h) + 32 * 4));
+  EXPECT_THAT(names(step(layer, "attention.qkv").repeated), Contains("attention.qkv"));
+  EXPECT_THAT(names(step(layer, "mlp.fc2").repeated), Not(Contains("mlp.fc2")));
+}
+
+// Tokens that were exchanged are kept; the experts' grouped products run again, but for those of the last layer, whose
+// outputs are kept behind their exchange. The router is not counted.
+TEST(Operators, ExchangedTokensAreKept) {
+  Model model = llama(1, 4096, 32, 8, 14336);
+  model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 14336};
+  ParallelPlan plan{.dp = 8, .ep = 8, .recompute = Recompute::kOperators};
+  const Shape shape(model, plan, {8, 1, 4096, Precision::kBf16});
+  const Block layer = layer_block(shape, layer_kinds(model).kinds[0]);
+  EXPECT_THAT(names(step(layer, "moe.router").repeated), Contains("moe.router"));
+  EXPECT_THAT(step(layer, "moe.dispatch").repeated, IsEmpty());
+  EXPECT_DOUBLE_EQ(step(layer, "moe.dispatch").kept_outputs, 2.0 * 4096 * 2 * 4096);
+  EXPECT_THAT(names(step(layer, "moe.fc1").repeated), ElementsAre("moe.fc1"));
+}
+
 TEST_F(GptLayer, UntilTheWeightGradient) {
   const Block block = layer();
   double inputs = 0, gradients = 0;

@@ -630,6 +630,22 @@ TEST(Memory, LogitsAreHeldFromTheForwardToTheBackwardPass) {
 // attention is computed again, under every pass that is held; an MLP's come after it, and neighbors together. Backward
 // passes have gradients beside that: of scores 4 as^2b; of the second product of an MLP its input's, 8 sbh, the
 // dropout's, 2 sbh, and the one that goes around the branch, 2 sbh, when the mask is free.
+// Layers that are recomputed together keep one input, and all that they have is there when the first of them begins
+// its backward pass. Of 10 layers, 4, 4 and 2 go together.
+TEST(Memory, LayersRecomputedTogetherKeepOneInput) {
+  const Model model = gpt(10, 6144, 64);
+  const Training training{4, 4, 2048, Precision::kFp16};
+  const auto activations = [&](std::int64_t together) {
+    const ParallelPlan plan{.recompute = Recompute::kFull, .recompute_together = together, .flash_attention = false};
+    return memory_budget(model, plan, training)->stages[0].activations / B;
+  };
+  const double s = 2048, b = 4, h = 6144, a = 64;
+  const double input = 2 * s * b * h, layer = s * b * h * (34 + 5 * a * s / h);  // Korthikanti et al. 2022, equation 1
+  EXPECT_NEAR(activations(4) - activations(1), (3 - 10) * input + 3 * layer, 1);
+  EXPECT_NEAR(activations(10) - activations(1), (1 - 10) * input + 9 * layer, 1);
+  EXPECT_EQ(activations(12), activations(10));
+}
+
 TEST(Memory, SelectiveRecomputationHoldsTheModuleThatRuns) {
   const Training training{32, 1, 2048, Precision::kFp16};
   const auto stage = [&](ModuleSet modules, bool flash) {

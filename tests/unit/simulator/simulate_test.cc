@@ -437,7 +437,7 @@ TEST(Simulate, AdvisesToKeepGatheredWeightsWhereTheyFit) {
   const auto advises = [](const char* model) {
     ScenarioSpec spec;
     spec.set("model", model).set("machine/gpu", "h100").set("framework", "torchtitan").set("plan/dp", 32);
-    spec.set("training/global_batch", 64);
+    spec.set("training/global_batch", 64).set("plan/recompute", "none");
     const Report report = *simulate(resolved(spec));
     const Improvement* found = nullptr;
     for (const Improvement& each : report.improvements) {
