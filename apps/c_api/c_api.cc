@@ -174,23 +174,21 @@ struct ns_dist_session {
 
   Result<Forecast> collective(const ns_dist_collective& asked) {
     NS_TRY_VOID(check_open());
-    constexpr std::span<const std::string_view> kKinds = names_of<CollectiveKind>();
-    const auto chosen = read_name(text_of(asked.kind), kKinds);
-    if (!chosen) {
+    const auto kind = read_enumerator<CollectiveKind>(text_of(asked.kind));
+    if (!kind) {
       return wrong(fmt::format("unknown collective \"{}\"", text_of(asked.kind)), "kind",
-                   fmt::format("{}", fmt::join(kKinds, ", ")), chosen.error().hint);
+                   fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")), kind.error().hint);
     }
-    const auto kind = static_cast<CollectiveKind>(*chosen);
     if (asked.ranks < 2) return wrong(fmt::format("{} ranks", asked.ranks), "ranks", "at least 2");
     constexpr double kMostBytes = 1e18;
-    const int least = kind == CollectiveKind::kBarrier ? 0 : 1;
+    const int least = *kind == CollectiveKind::kBarrier ? 0 : 1;
     if (!(asked.bytes >= least && asked.bytes <= kMostBytes)) {
       return wrong(fmt::format("{} bytes", asked.bytes), "bytes", fmt::format("a number from {} to 1e18", least));
     }
     const std::int64_t in_node = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
     NS_TRY(const RankGroup group, measured_group(base_->cluster, asked.ranks, in_node));
     return models_->network(base_->training.precision)
-        .forecast(Collective{.kind = kind,
+        .forecast(Collective{.kind = *kind,
                              .size = asked.bytes * units::B,
                              .group = group,
                              .integer = asked.integer != 0,

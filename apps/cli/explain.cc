@@ -253,10 +253,9 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
     return fail(passed.error());
   }
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"))));
-  constexpr std::span<const std::string_view> kPrecisions = names_of<Precision>();
-  if (const auto named = read_name(request.dtype, kPrecisions)) {
-    const std::string_view reason = reason_against(gpu, static_cast<Precision>(*named));
-    if (!reason.empty()) warn(fmt::format("{} does not run on {}: {}", kPrecisions[*named], gpu.name, reason));
+  if (const auto named = read_enumerator<Precision>(request.dtype)) {
+    const std::string_view reason = reason_against(gpu, *named);
+    if (!reason.empty()) warn(fmt::format("{} does not run on {}: {}", enumerator_name(*named), gpu.name, reason));
   }
   NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.kernel_calibration.value_or("")));
   NS_TRY(const auto model, make_compute_model(gpu, options));

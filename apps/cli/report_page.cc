@@ -86,7 +86,10 @@ std::string answer(const Report& report) {
   text += tile("HFU " + percent(report.hfu),
                fmt::format("counting recomputed operations, too; {} without what a causal mask hides",
                            percent(report.hfu_causal)));
-  text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12), "of the model on each GPU");
+  text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12),
+               fmt::format("of the model on each GPU, whose peak is {:.0f}",
+                           product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) /
+                               (units::TFLOP / units::s)));
   if (report.energy) {
     text += tile(energy_text(report.energy->step) + " at most",
                  fmt::format("of electricity of the GPUs alone, each at its {:.0f} W all the time, PUE {}",

@@ -78,7 +78,7 @@ Result<SizeSearch> SizeSearch::make(const SearchRequest& request, const SearchGo
   NS_TRY(const SearchSpace space, made.sizes_.space(made.octave_));
   const Scenario& base = space.base();
   const Flops each = 1 / tokens_of_step(base.training) * step_flops(base.model, base.plan, base.training).model;
-  const FlopsPerSecond peak = base.cluster.gpu.matrix_peak(product_type(base.training.precision));
+  const FlopsPerSecond peak = product_peak(base.cluster.gpu, base.training.precision);
   if (peak > FlopsPerSecond()) made.least_ = *goals.tokens * each / (peak * *goals.deadline);
   while (static_cast<double>(made.octave_) < made.least_ && made.octave_ < kMostSearched) made.octave_ *= 2;
   return made;

@@ -124,8 +124,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
       "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} % ({:.1f} %), {:.0f} of {:.0f} TFLOP/s on each GPU",
       100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
       report.model_flops_per_second / 1e12,
-      report.scenario.cluster.gpu.matrix_peak(product_type(report.scenario.training.precision)) /
-          (units::TFLOP / units::s));
+      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s));
   if (report.energy) {
     page.fact("energy", "at most {} a step, {} for 1e12 tokens: GPUs alone, {:.0f} W each, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),

@@ -10,7 +10,8 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kExpected = "none, selective, selective:MODULE,MODULE..., full, or full:LAYERS";
+constexpr std::string_view kExpected =
+    "none, selective, selective:MODULE,MODULE..., operators, full, full:LAYERS, or full:uniform:LAYERS";
 
 tl::unexpected<Error> refuse(const Field& field, std::string message, std::string hint) {
   return fail(
@@ -44,9 +45,9 @@ std::string field_text(const PipelineLayout& value) { return value.is_even() ? "
 
 Result<void> read_field(const Field& field, std::string_view text, Recomputation& value) {
   const std::size_t colon = text.find(':');
-  const auto kind = read_name(text.substr(0, colon), names_of<Recompute>());
+  const auto kind = read_enumerator<Recompute>(text.substr(0, colon));
   if (!kind) return refuse(field, kind.error().message, kind.error().hint);
-  Recomputation read{static_cast<Recompute>(*kind)};
+  Recomputation read{*kind};
   if (colon != std::string_view::npos) {
     const std::string_view detail = text.substr(colon + 1);
     switch (read.recompute) {

@@ -108,14 +108,14 @@ void check_expert_ranks(const Model& model, const ParallelPlan& plan, const Trai
                   "use plan/ep=1");
     return;
   }
-  const std::int64_t over = plan.dp * plan.cp * std::max<std::int64_t>(1, plan.tp / expert_tp(plan));
+  const std::int64_t over = std::max<std::int64_t>(1, plan.dp * plan.cp * plan.tp / expert_tp(plan));
   check.divides(
       "plan/ep", plan.ep, model.moe->experts,
       [&] {
         return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
       },
       over);
-  const std::int64_t others = over / plan.dp;  // in each replica
+  const std::int64_t others = std::max<std::int64_t>(1, over / plan.dp);  // in each replica
   const bool whole_experts = expert_tp(plan) > 1 && plan.dp * plan.cp * plan.tp % plan.ep == 0;
   check.divides(
       "plan/ep", plan.ep, over,
@@ -309,10 +309,18 @@ void check_ring(const Model& model, const ParallelPlan& plan, const Training&, C
 
 void check_parts_of_experts(const Model& model, const ParallelPlan& plan, const Training&, Checker& check) {
   if (!model.moe) return;
-  check.divides(
-      "plan/etp", expert_tp(plan), plan.tp,
-      [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); }, model.moe->expert_ffn);
-  if (expert_tp(plan) < plan.tp && !plan.sequence_parallel) {
+  const std::int64_t etp = expert_tp(plan), ranks = plan.tp * plan.cp * plan.dp;
+  if (etp <= plan.tp) {
+    check.divides(
+        "plan/etp", etp, plan.tp, [&] { return fmt::format("etp {} does not divide tp {}", plan.etp, plan.tp); },
+        model.moe->expert_ffn);
+  } else if (etp % plan.tp != 0 || ranks % etp != 0) {
+    check.fail_at("plan/etp",
+                  fmt::format("etp {} is no multiple of tp {} that divides the {} rank{} of a stage (tp x cp x dp)",
+                              etp, plan.tp, ranks, ranks == 1 ? "" : "s"),
+                  "ranks of an expert that are tensor-parallel ranks of whole replicas", "use plan/etp=0");
+  }
+  if (etp != plan.tp && plan.tp > 1 && !plan.sequence_parallel) {
     check.fail_at("plan/etp", "ranks that share an expert's tokens need sequence parallelism",
                   fmt::format("{}", plan.tp), "use plan/sequence_parallel=on");
   }

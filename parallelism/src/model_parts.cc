@@ -55,7 +55,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.splits_backward = traits_of(plan).splits_backward;
   key.plan.schedule = kDefault.schedule;
   // Tensor- and context-parallel ranks are neighbors, whatever the other degrees are, where these come first.
-  if (plan.ep == 1 && plan.order.starts_with(plan.cp == 1 ? "tp" : "tp-cp")) {
+  if (plan.ep == 1 && expert_tp(plan) <= plan.tp && plan.order.starts_with(plan.cp == 1 ? "tp" : "tp-cp")) {
     key.plan.dp = shared ? 2 : 1;
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }

@@ -181,10 +181,6 @@ std::int64_t usual_cp_inner(const Model& model, const ParallelPlan& plan, std::i
   return inner;
 }
 
-RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
-  return {representative, {{expert_tp(plan), mesh.stride("tp")}}};
-}
-
 namespace {
 
 // Digits of rank numbers, innermost first.
@@ -213,14 +209,17 @@ Digits take(Digits& digits, std::int64_t ranks, bool innermost) {
   return taken;
 }
 
-// Context- and data-parallel ranks, in the order of the mesh; with `experts` also the tensor-parallel ranks of others.
+// Context- and data-parallel ranks, in the order of the mesh; with `experts` those of other experts' tensor-parallel
+// groups.
 Digits replica_digits(const ParallelPlan& plan, const Mesh& mesh, bool experts) {
+  const std::int64_t etp = expert_tp(plan);
   Digits digits;
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.name == "cp" || axis.name == "dp") digits.push_back({axis.size, axis.stride});
-    if (axis.name == "tp" && experts) digits.push_back({axis.size / expert_tp(plan), axis.stride * expert_tp(plan)});
+    if (axis.name == "tp" && experts && etp < plan.tp) digits.push_back({axis.size / etp, axis.stride * etp});
   }
   std::erase_if(digits, [](const Stride& digit) { return digit.count == 1; });
+  if (experts && etp > plan.tp) take(digits, etp / plan.tp, true);
   return digits;
 }
 
@@ -237,6 +236,17 @@ RankGroup group_of(Rank representative, Digits digits) {
 
 }  // namespace
 
+RankGroup expert_tensor_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
+  const std::int64_t etp = expert_tp(plan);
+  RankGroup group{representative, {{std::min(etp, plan.tp), mesh.stride("tp")}}};
+  if (etp <= plan.tp) return group;
+  Digits others = replica_digits(plan, mesh, false);
+  const Digits taken = take(others, etp / plan.tp, true);
+  if (plan.tp == 1) group.strides.clear();
+  group.strides.insert(group.strides.end(), taken.begin(), taken.end());
+  return group;
+}
+
 RankGroup expert_group(const ParallelPlan& plan, const Mesh& mesh, Rank representative) {
   Digits digits = replica_digits(plan, mesh, true);
   return group_of(representative, take(digits, plan.ep, experts_are_neighbours(plan)));
@@ -252,7 +262,8 @@ GroupReach group_reach(const ParallelPlan& plan) {
     }
     return farthest;
   };
-  return {reach(tensor_group(plan, mesh, 0)), reach(context_group(plan, mesh, 0)), reach(expert_group(plan, mesh, 0))};
+  return {reach(tensor_group(plan, mesh, 0)), reach(context_group(plan, mesh, 0)), reach(expert_group(plan, mesh, 0)),
+          reach(expert_tensor_group(plan, mesh, 0))};
 }
 
 OnOneStage on_one_stage(const ParallelPlan& plan) {
@@ -271,6 +282,7 @@ OnOneStage on_one_stage(const ParallelPlan& plan) {
   const Mesh mesh = mesh_of(plan), mesh_of_one = mesh_of(one);
   on.collectives = tensor_group(plan, mesh, 0) == tensor_group(one, mesh_of_one, 0) &&
                    context_group(plan, mesh, 0) == context_group(one, mesh_of_one, 0) &&
+                   expert_tensor_group(plan, mesh, 0) == expert_tensor_group(one, mesh_of_one, 0) &&
                    expert_group(plan, mesh, 0) == expert_group(one, mesh_of_one, 0);
   return on;
 }

@@ -58,6 +58,8 @@ struct Shape {
   double layer_table() const {
     return static_cast<double>(layer_table_rows()) * static_cast<double>(layer_table_columns());
   }
+  // Whether the tensor-parallel ranks of an expert have tokens of their own, which come together before the expert.
+  bool gathers_rows() const { return sequence_parallel || etp > tp; }
   // Whether attention and MLP of this layer are side by side.
   bool parallel_branches() const {
     return model->branches != Branches::kSequential && kind.mixer == Mixer::kAttention &&

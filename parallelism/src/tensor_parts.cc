@@ -108,7 +108,7 @@ class TensorParts {
       return part.whole % tp == 0 || (left_out != Spared::kNever && part.spared == left_out);
     };
     return std::all_of(parts_.begin(), parts_.begin() + count_, divides) && suits_keys(tp) && suits_groups(tp) &&
-           (!model_.moe || plan_.etp == 0 || tp % plan_.etp == 0);
+           (!model_.moe || plan_.etp == 0 || tp % plan_.etp == 0 || plan_.etp % tp == 0);
   }
   std::string nearest() const {
     std::int64_t below = std::min(plan_.tp, model_.heads), above = plan_.tp;

@@ -33,7 +33,7 @@ void leave_spares(Cluster& cluster, const ParallelPlan& plan, std::int64_t ranks
   const std::int64_t all = cluster.gpus_per_node(), unit = all / node.size;
   const GroupReach reach = group_reach(plan);
   std::int64_t whole = 1;
-  for (const std::int64_t each : {reach.tensor, reach.context, reach.expert}) {
+  for (const std::int64_t each : {reach.tensor, reach.context, reach.expert, reach.expert_tensor}) {
     if (const std::int64_t both = std::lcm(whole, each); both <= all) whole = both;
   }
   std::int64_t used = all - all % whole;

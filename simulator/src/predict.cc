@@ -39,7 +39,7 @@ constexpr std::uint64_t kMostEvents = 15'000'000;
 Result<void> check_format(const Scenario& scenario) {
   const Gpu& gpu = scenario.cluster.gpu;
   const auto runs = [&gpu](Precision precision) {
-    return gpu.matrix_peak(product_type(precision)) > FlopsPerSecond() &&
+    return product_peak(gpu, precision) > FlopsPerSecond() &&
            gpu.matrix_peak(storage_type(precision)) > FlopsPerSecond();
   };
   const Precision asked = scenario.training.precision;
@@ -325,7 +325,7 @@ Report report(const Scenario& scenario, const Prediction& prediction, std::vecto
   const auto ranks = static_cast<double>(report.ranks);
   report.tokens_per_second = tokens_of_step(training) / seconds;
   const StepFlops flops = step_flops(scenario.model, scenario.plan, training);
-  const FlopsPerSecond peak = scenario.cluster.gpu.matrix_peak(product_type(training.precision));
+  const FlopsPerSecond peak = product_peak(scenario.cluster.gpu, training.precision);
   report.model_flops_per_second = flops.model / units::FLOP / ranks / seconds;
   if (peak > FlopsPerSecond()) {
     report.mfu = flops.model / (ranks * report.step * peak);

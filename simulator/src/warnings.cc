@@ -375,6 +375,9 @@ void add_places(const Scenario& scenario, std::int64_t ranks, std::vector<Warnin
   };
   across("tp_across_nodes", "tensor parallelism", "plan/tp", plan.tp, reach.tensor);
   across("ep_across_nodes", "expert parallelism", "plan/ep", plan.ep, reach.expert);
+  if (plan.etp > plan.tp) {
+    across("etp_across_nodes", "tensor parallelism of experts", "plan/etp", plan.etp, reach.expert_tensor);
+  }
   const bool asked = scenario.named.names.contains("machine/gpus");
   if (const std::int64_t spare = scenario.cluster.spare_per_node(); spare > 0 && !asked) {
     found.push_back({"spare_gpus", fmt::format("{} of the {} GPUs of each node are used, so that no group of ranks "

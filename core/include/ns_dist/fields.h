@@ -155,6 +155,12 @@ bool is_whole_number(std::string_view text);
 // The position of `text`, in whatever case, among `names` (in lower case). Errors list the names and tell the nearest,
 // without a place.
 Result<std::size_t> read_name(std::string_view text, std::span<const std::string_view> names);
+// The enumerator of that name; errors as of read_name.
+template <class Enum>
+Result<Enum> read_enumerator(std::string_view text) {
+  NS_TRY(const std::size_t position, read_name(text, names_of<Enum>()));
+  return static_cast<Enum>(position);
+}
 // Above 0 and at most `most`. Errors have no place.
 Result<double> read_positive_number(std::string_view text, double most);
 
@@ -167,7 +173,7 @@ requires std::is_enum_v<Enum> Result<void> read_field(const Field& field, std::s
     error.where = field.name;
     return fail(std::move(error));
   }
-  value = static_cast<Enum>(*read_name(text, kAll));
+  value = *read_enumerator<Enum>(text);
   return {};
 }
 

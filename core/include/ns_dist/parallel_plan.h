@@ -376,7 +376,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
         plan.cp_inner);
   visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)"}, plan.ep);
   visit({.name = "plan/etp",
-         .help = "tensor-parallel ranks of an expert; 0: as many as tp",
+         .help = "tensor-parallel ranks of an expert, of several replicas if above tp; 0: as many as tp",
          .default_text = "tp",
          .least = 0,
          .in_reports = kOptional},

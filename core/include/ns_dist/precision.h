@@ -37,6 +37,11 @@ constexpr DType product_type(Precision precision) {
   return quantizes(precision) ? DType::kFp8 : storage_type(precision);
 }
 
+// A GPU's fastest dense rate of these products: what MFU is a share of. Zero where it has none.
+inline FlopsPerSecond product_peak(const Gpu& gpu, Precision precision) {
+  return gpu.matrix_peak(product_type(precision));
+}
+
 // How the operands of these products are scaled.
 constexpr Scaling scaling_of(Precision precision) {
   return precision == Precision::kFp8Block || precision == Precision::kMxFp8 ? Scaling::kBlock : Scaling::kTensor;

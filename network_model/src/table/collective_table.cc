@@ -70,13 +70,12 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
   row.cluster = field(index_[kCluster] ? kCluster : kSystem);
   if (row.gpu.empty() && row.cluster.empty()) row.gpu = gpu_, row.cluster = cluster_;
   if (row.gpu.empty() && row.cluster.empty()) return wrong(where, "neither a GPU nor a cluster", "one of them");
-  constexpr std::span<const std::string_view> kKinds = names_of<CollectiveKind>();
-  const auto kind = read_name(field(kCollective), kKinds);
+  const auto kind = read_enumerator<CollectiveKind>(field(kCollective));
   if (!kind) {
     return fail({ErrorCode::kInvalidInput, fmt::format("unknown collective \"{}\"", field(kCollective)), where,
-                 fmt::format("{}", fmt::join(kKinds, ", ")), kind.error().hint});
+                 fmt::format("{}", fmt::join(names_of<CollectiveKind>(), ", ")), kind.error().hint});
   }
-  row.kind = static_cast<CollectiveKind>(*kind);
+  row.kind = *kind;
   const auto ranks = number_from<std::int64_t>(field(kRanks));
   if (!ranks || *ranks < 2) return wrong(where, fmt::format("ranks \"{}\"", field(kRanks)), "an integer from 2 up");
   row.ranks = *ranks;

@@ -27,7 +27,7 @@ Mesh mesh_of(const ParallelPlan& plan);
 // For each dimension, the number of ranks from the first rank of a group to the first rank of the next group. If this
 // divides the GPUs of a node, no group lies in two nodes. 1 if there is no such dimension, or no valid order.
 struct GroupReach {
-  std::int64_t tensor = 1, context = 1, expert = 1;
+  std::int64_t tensor = 1, context = 1, expert = 1, expert_tensor = 1;
 };
 GroupReach group_reach(const ParallelPlan& plan);
 

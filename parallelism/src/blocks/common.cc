@@ -39,13 +39,13 @@ void communicate(const Shape& shape, std::vector<Call>& calls, std::string name,
 }
 
 void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
-  const bool scatter = shape.sequence_parallel;
+  const bool scatter = axis == Axis::kTensor ? shape.sequence_parallel : shape.gathers_rows();
   communicate(shape, calls, concat(name, scatter ? ".reduce_scatter" : ".all_reduce"),
               scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, size, axis);
 }
 
 void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
-  if (!shape.sequence_parallel) return;
+  if (!(axis == Axis::kTensor ? shape.sequence_parallel : shape.gathers_rows())) return;
   communicate(shape, calls, concat(name, ".all_gather"), CollectiveKind::kAllGather, size, axis);
 }
 

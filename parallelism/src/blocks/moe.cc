@@ -84,7 +84,7 @@ bool in_one_kernel(const Shape& shape) {
 
 // Of the all-gather dispatcher: hidden states of all tokens that a rank has for a while.
 Bytes all_tokens(const Shape& shape, const LocalExperts& size) {
-  return size.to_all ? size.exchanged * (shape.sequence_parallel ? static_cast<double>(shape.etp) : 1) : Bytes();
+  return size.to_all ? size.exchanged * (shape.gathers_rows() ? static_cast<double>(shape.etp) : 1) : Bytes();
 }
 
 // What travels beside the rows of experts, in the order of the ranks or as single tokens: received beside rows in

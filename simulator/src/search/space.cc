@@ -88,7 +88,7 @@ Texts expert_parallel(const Scenario& scenario, const Common&) {
   if (!scenario.model.moe) return {"1"};
   const ParallelPlan& plan = scenario.plan;
   const std::int64_t experts = scenario.model.moe->experts;
-  const std::int64_t ranks = plan.dp * plan.cp * (plan.etp > 0 ? plan.tp / plan.etp : 1);
+  const std::int64_t ranks = std::max<std::int64_t>(1, plan.dp * plan.cp * plan.tp / expert_tp(plan));
   return divisors(ranks, experts, [&](std::int64_t ep) { return experts % ep == 0; });
 }
 

@@ -559,6 +559,39 @@ TEST(ExpertTensorParallelism, TakesTheRanksOfOneStage) {
   EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("need sequence parallelism"));
 }
 
+// Experts on more tensor-parallel ranks than the other layers: ranks 0 and 1, of two replicas, share experts, and with
+// ranks 2 and 3 they form expert-parallel pairs.
+TEST(ExpertTensorParallelism, MayTakeRanksOfSeveralReplicas) {
+  Model model = llama(2, 512, 8, 8, 1024);
+  model.moe = Experts{16, 2, 256, 0, 0, 0};
+  const Training training{8, 1, 256, Precision::kBf16};
+  ParallelPlan plan{.dp = 8, .ep = 2, .etp = 2};
+  const auto graph = planned_graph(model, plan, training);
+  ASSERT_TRUE(graph) << to_text(graph.error());
+  const auto collective = [&](std::string_view name) {
+    const auto works = graph->works();
+    const auto found =
+        std::find_if(works.begin(), works.end(), [&](const WorkItem& item) { return item.name == name; });
+    EXPECT_NE(found, works.end()) << name;
+    return found == works.end() ? Collective{} : std::get<Collective>(found->work);
+  };
+  EXPECT_EQ(collective("moe.dispatch").group, (RankGroup{0, {{2, 2}}}));
+  const Collective gathered = collective("moe.dispatch.all_gather"), summed = collective("moe.combine.reduce_scatter");
+  EXPECT_EQ(gathered.group, (RankGroup{0, {{2, 1}}}));
+  EXPECT_EQ(summed.group, gathered.group);
+  // Each of the two brings its 256 tokens to two experts each.
+  EXPECT_DOUBLE_EQ(gathered.size / units::B, 2 * 256 * 2 * 512 * 2.0);
+  EXPECT_DOUBLE_EQ(summed.size / units::B, gathered.size / units::B);
+  EXPECT_EQ(collective("experts.gradients.reduce_scatter").group, (RankGroup{0, {{2, 4}}}));
+  EXPECT_DOUBLE_EQ(parameters_of(moe_block(Shape(model, plan, training))).experts, 8 * 3 * 512 * 128.0);
+  plan.etp = 3;
+  EXPECT_THAT(to_text(check_plan(model, plan, training).error()), HasSubstr("no multiple of tp 1 that divides the 8"));
+  ParallelPlan tensor{.tp = 2, .dp = 4, .etp = 4};
+  EXPECT_THAT(to_text(check_plan(model, tensor, training).error()), HasSubstr("need sequence parallelism"));
+  tensor.sequence_parallel = true;
+  EXPECT_TRUE(check_plan(model, tensor, training));
+}
+
 // A norm writes the 8-bit copy of what one product alone reads, whose kernel then only transposes it. A router reads
 // what shared experts read, and latent down-projections read what the queries of a model without query latents read: in
 // bf16. What is no norm's output is cast by a kernel of its own.
