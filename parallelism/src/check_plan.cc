@@ -348,6 +348,14 @@ void check_shard(const Model& model, const ParallelPlan& plan, const Training&, 
   }
 }
 
+// ZeRO-3 has whole weights of a layer for the time of its pass alone, and no whole gradients of others beside them.
+void check_rounds(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
+  if (plan.reduce_each != ReduceEach::kRound || plan.zero != ZeroStage::kParameters) return;
+  check.fail_at("plan/reduce_each", "rounds of backward passes add up whole gradients, and ZeRO 3 has those of a layer",
+                std::string(enumerator_name(ReduceEach::kMicrobatch)),
+                "use plan/zero=2, or plan/reduce_each=microbatch");
+}
+
 // Newton-Schulz iterations read whole matrices (Megatron-Core, arguments.py: no FSDP with such optimizers), and no
 // framework runs them on the CPU.
 void check_muon(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
@@ -391,7 +399,7 @@ constexpr Rule kRules[] = {
     check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads, check_exchanged_keys,
     check_inner, check_ring,
     // what ranks share, and the optimizer
-    check_parts_of_experts, check_shard, check_muon, check_weights};
+    check_parts_of_experts, check_shard, check_rounds, check_muon, check_weights};
 
 // Asks all rules. Returns whether sizes are in range: where they are not, no rule is asked.
 bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
@@ -507,7 +515,9 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   auto passes = stage_passes({.schedule = &schedule,
                               .shape = {plan.pp, microbatches, plan.vpp},
                               .gathers = plan.overlap_param_gather && gathers_weights_once(plan),
-                              .reduces = plan.overlap_grad_reduce && reduces_gradients_once(plan),
+                              .reduces = reduces_each_round(plan) ? Reduces::kRoundEnds
+                                         : plan.overlap_grad_reduce && reduces_gradients_once(plan) ? Reduces::kLast
+                                                                                                    : Reduces::kAlike,
                               .forward = plan.passes == Passes::kForward},
                              cache);
   if (!passes) {

@@ -23,12 +23,13 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products.
-  const bool shared = shards_gradients(plan) && has_replicas(plan);
-  if (shared || !shards_gradients(plan)) {  // shards in fp32 need no replicas
+  const bool shared = !adds_up_gradients(plan) && has_replicas(plan);
+  if (shared || adds_up_gradients(plan)) {  // shards in fp32 need no replicas
     key.plan.zero = shared ? ZeroStage::kGradients : kDefault.zero;
     key.plan.zero_library = kDefault.zero_library;
   }
   key.plan.shard = kDefault.shard;
+  key.plan.reduce_each = kDefault.reduce_each;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;
   key.plan.fp8_params = kDefault.fp8_params;

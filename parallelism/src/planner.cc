@@ -191,6 +191,7 @@ class StepPlanner {
 
   void pass(const StagePass& pass, Bodies& body) {
     receive(pass, false, body);
+    await_round(pass, body);
     const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
     if (runs_layer_by_layer()) {
       layer_runs(pass, in_order_of(pass, runs), false, body);
@@ -257,11 +258,11 @@ class StepPlanner {
   // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module. A layer's
   // activations go down beside the next layer and come back beside the one whose backward pass is before theirs
   // (TransformerEngine, cpu_offload.py). Nothing is under way where a pass ends.
-  bool runs_layer_by_layer() const { return shards_gradients(plan_) || plan_.offload_activations > 0; }
+  bool runs_layer_by_layer() const { return !adds_up_gradients(plan_) || plan_.offload_activations > 0; }
 
   void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Bodies& body) {
     const bool forward = pass.kind == PassKind::kForward;
-    const bool reduces = shards_gradients(plan_) && computes_weight_gradient(pass.kind);
+    const bool reduces = !adds_up_gradients(plan_) && computes_weight_gradient(pass.kind);
     // A pass for weight gradients alone reads no weights, and finds the activations that the one before it loaded.
     const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
     const bool gathers = shards_weights(plan_) && (forward || (loads && plan_.reshard));
@@ -329,7 +330,7 @@ class StepPlanner {
       to_reduce.reset();
       if (reduces && replicas_.parameters(run.part).total() > 0) to_reduce = run.part;
       if (forward) to_store = offloaded(i);
-      if (pass.last && !shards_gradients(plan_)) reduce(pass.chunk, run.part, run.layer, body);
+      if (pass.last) reduce(pass.chunk, run.part, run.layer, body);
     }
     if (to_reduce) emit(fragments_.with({.reduces = to_reduce}), -1);
     if (to_store) emit(fragments_.with({.stores = to_store}), -1);
@@ -340,6 +341,8 @@ class StepPlanner {
   void pair(const StagePass& first, const StagePass& second, Bodies& body) {
     receive(first, false, body);
     receive(second, true, body);
+    await_round(first, body);
+    await_round(second, body);
     std::vector<Run> a = in_order_of(first, runs_of(place(first.chunk).position));
     std::vector<Run> b = in_order_of(second, runs_of(place(second.chunk).position));
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
@@ -428,6 +431,7 @@ class StepPlanner {
 
   // Gradients as they are accumulated: reduce-scatter under the distributed optimizer, all-reduce without.
   void reduce(std::int32_t chunk, Part part, std::int64_t layer, Bodies& body) {
+    if (reduces_each_round(plan_)) return start(replicas_.reductions_of_round(part), layer, body);
     reduce(buckets_.add(replicas_.parameters(part), bucket_of(chunk)), layer, body);
   }
   void reduce(const RankParameters& parameters, std::int64_t layer, Bodies& body) {
@@ -437,6 +441,12 @@ class StepPlanner {
   }
   // What waits where a pass ends: a chunk does not wait for another one's parts.
   void reduce_rest(Bodies& body) { reduce(buckets_.rest(), -1, body); }
+
+  // The last pass of a round starts its reductions when those of the round before it are over, so that no more than one
+  // round waits for them.
+  void await_round(const StagePass& pass, Bodies& body) {
+    if (reduces_each_round(plan_) && pass.last) body.push_back(await_replicas());
+  }
 
   // GradBuckets: the least that travels at a time.
   double bucket_of(std::int32_t chunk) const {

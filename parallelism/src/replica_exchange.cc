@@ -104,7 +104,8 @@ ReplicaExchange::ReplicaExchange(const ParallelPlan& plan, const Shape& shape, c
       one_table_(one_table),
       writer_(writer),
       collectives_(plan, shape, writer.program().mesh, shares),
-      unpackings_(parts.parts.size()) {}
+      unpackings_(parts.parts.size()),
+      of_rounds_(parts.parts.size()) {}
 
 RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::*which) const {
   return part_parameters(shape_, parts_, part, one_table_, which);
@@ -125,6 +126,22 @@ std::span<const WorkId> ReplicaExchange::gathers(Part part) {
 }
 
 std::span<const WorkId> ReplicaExchange::reductions(Part part) { return reductions(parameters(part)); }
+
+std::span<const WorkId> ReplicaExchange::reductions_of_round(Part part) {
+  return once(of_rounds_[static_cast<std::size_t>(part)], [&] {
+    const RankParameters whole = replicated(parameters(part), plan_);
+    std::vector<WorkItem> items = collectives_.reductions(whole);
+    const auto add = [&](const char* name, double elements, double inputs, double flops, const char* what) {
+      const auto count = static_cast<std::int64_t>(elements);
+      if (count == 0) return;
+      items.push_back({name, Category::kBackward,
+                       Operator{Elementwise{what, count, inputs, 1, flops}, gradient_type(plan_, shape_.dtype)}});
+    };
+    add("gradients.accumulate", share_of_rank(whole, plan_), 2, 1, "add");
+    add("gradients.clear", whole.total(), 0, 0, "fill");
+    return writer_.intern(std::move(items));
+  });
+}
 
 std::span<const WorkId> ReplicaExchange::unpackings(Part part) {
   return once(unpackings_[static_cast<std::size_t>(part)], [&] {
@@ -153,7 +170,10 @@ void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int
 
 LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
                                PlanCache& cache) {
-  if (!shards_gradients(plan) || plan.optimizer == OptimizerKind::kMuon || has_layers_in_16_bits(plan)) return {};
+  // Of rounds, most passes have none.
+  if (!shards_gradients(plan) || reduces_each_round(plan) || plan.optimizer == OptimizerKind::kMuon ||
+      has_layers_in_16_bits(plan))
+    return {};
   const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
   const Shape shape(model, plan, training);
   const ReplicaCollectives collectives(plan, shape, mesh_of(plan), {});

@@ -73,6 +73,10 @@ class ReplicaExchange {
   // only some replicas share, their shares are summed over the others.
   std::span<const WorkId> reductions(Part part);
   std::span<const WorkId> reductions(const RankParameters& parameters);
+  // Of a part whose gradients a round added up in a whole buffer (ReduceEach::kRound): their reductions, the addition
+  // of the rank's share to its sum, and the clearing of the buffer for a later round, one behind the other. Gradients
+  // of which no other rank has a copy are added up where they stay.
+  std::span<const WorkId> reductions_of_round(Part part);
   // What a pass does with the weights of a part that it gathered: FSDP2 copies them out of the buffer, and operands in
   // the products' format are cast from it, for this pass alone. The casts of a pass are not kept, because the weights
   // are not (torchao, float8 training; TransformerEngine with FSDP).
@@ -93,7 +97,7 @@ class ReplicaExchange {
   ProgramWriter& writer_;
   ReplicaCollectives collectives_;
   Known gathers_, reductions_;
-  OfParts unpackings_;
+  OfParts unpackings_, of_rounds_;
 };
 
 }  // namespace ns_dist

@@ -133,6 +133,12 @@ double share_of_rank(const RankParameters& held, const ParallelPlan& plan) {
          held.experts / static_cast<double>(sharing_replicas(plan, true));
 }
 
+RankParameters replicated(RankParameters held, const ParallelPlan& plan) {
+  if (replicas(plan, false) == 1) held.dense = held.matrices = 0;
+  if (replicas(plan, true) == 1) held.experts = held.expert_matrices = 0;
+  return held;
+}
+
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts) {
   const std::int64_t all = replicas(plan, experts);
   if (plan.shard == 0) return all;

@@ -114,6 +114,8 @@ DType gradient_type(const ParallelPlan& plan, DType dtype);
 inline Bytes gradient_size(const ParallelPlan& plan, DType dtype) { return size_of(gradient_type(plan, dtype)); }
 // Of a rank's parameters, its share of what ZeRO spreads over those that have the same.
 double share_of_rank(const RankParameters& held, const ParallelPlan& plan);
+// Of a rank's parameters, those that other ranks have, too.
+RankParameters replicated(RankParameters held, const ParallelPlan& plan);
 
 // Of replicas(plan, experts), ranks that share one copy of what ZeRO spreads.
 std::int64_t sharing_replicas(const ParallelPlan& plan, bool experts);

@@ -40,6 +40,7 @@ void add_layers(const ParallelPlan& plan, const ModelPart& part, std::int64_t la
   if (plan.kv_cache) stage.cached += part.cached * count;
   chunk.working = std::max(chunk.working, working);
   stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
+  stage.largest_of_replicas = std::max(stage.largest_of_replicas, replicated(part.parameters, plan).total());
   stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
   stage.layer_parameters += part.parameters.total() * count;
   stage.layer_frozen += part.frozen.total() * count;
@@ -80,8 +81,13 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
       const auto chunk = static_cast<std::size_t>(direction[position].chunk);
       StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
       stage.chunks.resize(std::max(stage.chunks.size(), chunk + 1));
+      RankParameters trained;
       for (const PartRun& run : part_runs(parts, plan, layers, position)) {
         const ModelPart& part = parts[run.part];
+        trained += part.parameters * static_cast<double>(run.count);
+        // The loss's gradients of a table that it shares are with its other ones.
+        const bool shares_table = plan.pp == 1 && shape.model->ties_logits() && plan.lora_rank == 0;
+        if (run.part == Part::kLoss && position > 0 && shares_table) trained.dense += shape.table();
         double working = splits ? part.working_of_split : part.working;
         if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {
           add_loss(plan, part, run.count, working, stage.chunks[chunk]);
@@ -101,6 +107,7 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
         }
         if (run.part != Part::kEmbedding) add_layers(plan, part, run.count, working, stage, stage.chunks[chunk]);
       }
+      stage.largest_chunk = std::max(stage.largest_chunk, replicated(trained, plan).total());
     }
   }
   return stages;

@@ -21,13 +21,14 @@ struct StageChunks {
   std::vector<ChunkBytes> chunks;
   double largest_parameters = 0;  // of one layer on a rank, those that are trained
   double largest_frozen = 0;
-  double layer_parameters = 0, layer_frozen = 0;    // of all layers: the rest is embedding and loss
-  double largest_gathered = 0, layer_gathered = 0;  // of these, what ZeRO 3 gathers, trained or frozen
-  std::vector<ChunkBytes> away;                     // layers that the host keeps, in place of bytes; empty where none
-  std::vector<ChunkBytes> largest_away;             // of these, those that keep most
-  double most_kept = 0, next_kept = 0;              // by each of these, and by the next smaller ones
-  double cached = 0;                                // keys and values of all layers, under ParallelPlan::kv_cache
-  double under_way = 0;                             // of layers that the host keeps: those on their way, or in use
+  double layer_parameters = 0, layer_frozen = 0;      // of all layers: the rest is embedding and loss
+  double largest_chunk = 0, largest_of_replicas = 0;  // of one chunk and one layer, trained and on other ranks, too
+  double largest_gathered = 0, layer_gathered = 0;    // of these, what ZeRO 3 gathers, trained or frozen
+  std::vector<ChunkBytes> away;                       // layers that the host keeps, in place of bytes; empty where none
+  std::vector<ChunkBytes> largest_away;               // of these, those that keep most
+  double most_kept = 0, next_kept = 0;                // by each of these, and by the next smaller ones
+  double cached = 0;                                  // keys and values of all layers, under ParallelPlan::kv_cache
+  double under_way = 0;                               // of layers that the host keeps: those on their way, or in use
 
   // So many layers of a chunk are with the host, which keep so many bytes each.
   void add_away(std::size_t chunk, double bytes, double count);

@@ -11,7 +11,8 @@ namespace ns_dist {
 namespace {
 
 // Loops of passes become loops of bodies. The first forward pass of each chunk and its last weight gradient are taken
-// out of their loops where they do more than the others.
+// out of their loops where they do more than the others; of rounds of weight gradients, where the last repeat of a loop
+// ends other rounds than those before it.
 class LoopMaker {
  public:
   LoopMaker(const PassesKey& key, std::uint32_t first_body, StagePasses::Stage& stage)
@@ -25,6 +26,7 @@ class LoopMaker {
   // Returns the number of the body behind those of the stage.
   std::uint32_t run(const PassList& list) && {
     find_ends(list);
+    if (key_.reduces == Reduces::kRoundEnds) find_rounds(list);
     if (key_.gathers) add_single();
     first_body_ = next_body_;
     for (std::size_t l = 0; l < list.size(); ++l) add(list[l], l);
@@ -62,10 +64,41 @@ class LoopMaker {
     }
   }
 
+  // Within a loop, a weight gradient ends its round where the next one, of the next repeat behind the last, is of
+  // another chunk. Behind the last repeat comes what other loops begin with.
+  void find_rounds(const PassList& list) {
+    holds_last_.assign(list.size(), false);
+    ends_in_loop_.resize(list.size());
+    last_gradients_.resize(list.size());
+    std::int32_t next_chunk = -1;  // of the first weight gradient behind the loop
+    for (std::size_t l = list.size(); l-- > 0;) {
+      const std::vector<SchedulePass>& passes = list[l].passes;
+      std::vector<std::size_t> gradients;
+      for (std::size_t p = 0; p < passes.size(); ++p) {
+        if (computes_weight_gradient(passes[p].kind)) gradients.push_back(p);
+      }
+      ends_in_loop_[l].resize(passes.size());
+      if (gradients.empty() || list[l].repeats == 0) continue;
+      const auto chunk = [&](std::size_t i) { return passes[gradients[i % gradients.size()]].chunk; };
+      for (std::size_t i = 0; i < gradients.size(); ++i) ends_in_loop_[l][gradients[i]] = chunk(i) != chunk(i + 1);
+      last_gradients_[l] = {gradients.back(), next_chunk != chunk(gradients.size() - 1)};
+      holds_last_[l] = ends_in_loop_[l][gradients.back()] != last_gradients_[l].ends;
+      next_chunk = chunk(0);
+    }
+  }
+
+  // `in_last`: in the last repeat of a loop that is not like the others.
+  bool reduces(std::size_t l, std::size_t p, std::size_t chunk, bool in_last) const {
+    if (key_.reduces != Reduces::kRoundEnds) return in_last && lasts_[chunk].is(l, p);
+    const LastGradient& last = last_gradients_[l];
+    return in_last && last.pass == p ? last.ends : ends_in_loop_[l][p];
+  }
+
   void add_single() { loops_.push_back({{{BodyId{next_body_++}, -1, -1}}, 1, 0}); }
 
   void add(const PassLoop& loop, std::size_t l) {
-    const bool has_first = key_.gathers && holds_first_[l], has_last = key_.reduces && holds_last_[l];
+    const bool has_first = key_.gathers && holds_first_[l],
+               has_last = key_.reduces != Reduces::kAlike && holds_last_[l];
     std::int64_t from = 0;
     const std::int64_t to = loop.repeats;
     if (has_first) {
@@ -91,7 +124,7 @@ class LoopMaker {
     const auto pass_at = [&](std::size_t p) {
       const SchedulePass& pass = loop.passes[p];
       const auto chunk = static_cast<std::size_t>(pass.chunk);
-      return StagePass{pass.kind, pass.chunk, first && firsts_[chunk].is(l, p), last && lasts_[chunk].is(l, p)};
+      return StagePass{pass.kind, pass.chunk, first && firsts_[chunk].is(l, p), reduces(l, p, chunk, last)};
     };
     for (std::size_t p = 0; p < loop.passes.size(); ++p) {
       StagePasses::Body body{pass_at(p), std::nullopt};
@@ -129,6 +162,14 @@ class LoopMaker {
   StagePasses::Stage& stage_;
   std::vector<Spot> firsts_, lasts_;            // by chunk
   std::vector<bool> holds_first_, holds_last_;  // by loop: whether one of these is there
+  // Of rounds, by loop: by pass, whether it ends one in a repeat before the last; and of the last repeat, the last
+  // weight gradient and whether that ends one.
+  std::vector<std::vector<bool>> ends_in_loop_;
+  struct LastGradient {
+    std::size_t pass = 0;
+    bool ends = false;
+  };
+  std::vector<LastGradient> last_gradients_;
   static constexpr std::uint32_t kNone = 0xffffffffu;
   std::vector<std::uint32_t> single_;  // bodies of one pass, by chunk, kind, first and last
   std::vector<ProgramLoop> loops_;
@@ -175,7 +216,7 @@ std::size_t StagePasses::size() const {
 }
 
 std::uint64_t PassesKey::hash() const {
-  std::uint64_t hash = (gathers ? 1u : 0u) + (reduces ? 2u : 0u) + (forward ? 4u : 0u);
+  std::uint64_t hash = (gathers ? 1u : 0u) + (forward ? 2u : 0u) + 4u * static_cast<unsigned>(reduces);
   for (const std::int64_t field :
        {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks}) {
     hash = mix_hash(hash, static_cast<std::uint64_t>(field));

@@ -16,7 +16,8 @@ constexpr bool computes_weight_gradient(PassKind kind) {
   return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
 }
 
-// One pass of a body. `first`: its weights may have to be gathered. `last`: its gradients are whole afterwards.
+// One pass of a body. `first`: its weights may have to be gathered. `last`: its gradients are reduced, because they are
+// those of the whole step, or of a round of backward passes.
 struct StagePass {
   PassKind kind = PassKind::kForward;
   std::int32_t chunk = 0;
@@ -49,12 +50,19 @@ struct StagePasses {
   std::size_t size() const;  // calls of the loops, for a cache
 };
 
+// Which backward passes reduce gradients, where that is not the same for all.
+enum class Reduces : std::uint8_t {
+  kAlike,
+  kLast,       // the last one of each chunk
+  kRoundEnds,  // those behind which none or one of another chunk computes weight gradients next (ReduceEach::kRound)
+};
+
 // What StagePasses depend on.
 struct PassesKey {
   const PipelineSchedule* schedule = nullptr;
   ScheduleShape shape;
   bool gathers = false;  // the first forward passes wait for weights
-  bool reduces = false;  // the last backward passes start the reduction of gradients
+  Reduces reduces = Reduces::kAlike;
   bool forward = false;  // forward passes alone
 
   using Stored = PassesKey;

@@ -117,8 +117,20 @@ void StageState::add_gradients(StageMemory& used, std::int64_t microbatches, Sta
   if (shards_gradients(plan_) || offloads_gradients(plan_)) {
     const Bytes sum = has_fp32_shards(plan_) ? size_of(DType::kFp32) : gradient_size(plan_, shape_.dtype);
     const double stays = offloads_gradients(plan_) ? 1 - plan_.offload_optimizer.value : 1;
-    used.gradients = sums(stays * updated_ * sum) + whole_ * each_.weight * units::B;
-    if (detail) detail->whole_gradients = whole_ * each_.weight * units::B;
+    used.gradients = sums(stays * updated_ * sum);
+    Bytes whole = whole_ * each_.weight * units::B;
+    // The rounds of a stage come one after the other. While a layer of a round makes its first gradients, one of the
+    // round before it is reduced, so that no more than those of a chunk are whole, or of two layers. A kernel of its
+    // own adds up a layer's gradients in low precision in fp32.
+    if (reduces_each_round(plan_)) {
+      const Bytes unsummed = plan_.grad_accumulation == GradAccumulation::kFp32 ? whole : Bytes();
+      used.gradients += unsummed;
+      if (detail) detail->unsummed_gradients = unsummed;
+      const double most = std::max(layers_.largest_chunk, kLayersUnderWay * layers_.largest_of_replicas);
+      whole = std::min(most, replicated(trained_, plan_).total()) * gradient_size(plan_, shape_.dtype);
+    }
+    used.gradients += whole;
+    if (detail) detail->whole_gradients = whole;
     return;
   }
   const Bytes buffer = (trained_.total() + padding_) * gradient_size(plan_, shape_.dtype);

@@ -89,7 +89,7 @@ void StepEnd::reduce_gradients(const RankParameters& held, Bodies& body) {
 
 // After the passes: gradients that several stages hold.
 void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodies& body) {
-  if (reduces_gradients_once(plan_)) body.push_back(await_replicas());
+  if (reduces_gradients_once(plan_) || reduces_each_round(plan_)) body.push_back(await_replicas());
   if (!mirror_meetings_.empty()) {
     // Both stages of a pair hold the same two parts of the model.
     const std::int64_t other = plan_.pp - 1 - stage;

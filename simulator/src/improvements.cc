@@ -9,6 +9,7 @@
 
 #include "fewer_layers.h"
 #include "machine.h"
+#include "memory_savings.h"
 #include "ns_dist/balanced_layout.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/operator_forms.h"
@@ -265,6 +266,17 @@ std::vector<Candidate> less_sharing(const Scenario& from) {
   return found;
 }
 
+// Gradients of a round of backward passes are reduced at once.
+std::vector<Candidate> fewer_reductions(const Scenario& from) {
+  if (from.plan.zero != ZeroStage::kGradients || !shards_gradients(from.plan) || reduces_each_round(from.plan) ||
+      !takes_turns(from.plan)) {
+    return {};
+  }
+  ParallelPlan plan = from.plan;
+  plan.reduce_each = ReduceEach::kRound;
+  return {with_plan(from, "reduce gradients once a round of backward passes", plan)};
+}
+
 std::vector<Candidate> overlaps(const Scenario& from) {
   std::vector<Candidate> found;
   ParallelPlan plan = from.plan;
@@ -446,14 +458,15 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,         divisions,
-    of_plan<microbatches>,      recomputations,
-    of_plan<sharings>,          of_plan<kept_weights>,
-    of_plan<less_sharing>,      of_plan<overlaps>,
-    of_plan<whole_activations>, of_plan<exchanges>,
-    of_plan<experts>,           of_plan<contexts>,
-    of_plan<launches>,          of_plan<vocabularies>,
-    of_plan<kernels>,           of_plan<degrees>};
+    of_plan<pipelines>,    divisions,
+    of_plan<microbatches>, recomputations,
+    of_plan<sharings>,     of_plan<kept_weights>,
+    of_plan<less_sharing>, of_plan<fewer_reductions>,
+    of_plan<overlaps>,     of_plan<whole_activations>,
+    of_plan<exchanges>,    of_plan<experts>,
+    of_plan<contexts>,     of_plan<launches>,
+    of_plan<vocabularies>, of_plan<kernels>,
+    of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

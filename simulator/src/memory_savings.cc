@@ -88,6 +88,8 @@ std::vector<SmallerPlan> other_degrees(const Scenario& scenario) {
   return all;
 }
 
+bool takes_turns(const ParallelPlan& plan) { return plan.pp > 1 && plan.vpp > 1 && traits_of(plan).most_chunks == 0; }
+
 std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
   const ParallelPlan& plan = scenario.plan;
   std::vector<SmallerPlan> all = {{plan, scenario.training, 0}};
@@ -141,7 +143,22 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
   all = varied(all, plan.pp > 1 || muon ? 0 : further, [](SmallerPlan& each, int steps) {
     const int stage = static_cast<int>(ZeroStage::kParameters) + 1 - steps;
     each.plan.zero = static_cast<ZeroStage>(stage);
+    if (each.plan.zero == ZeroStage::kParameters) each.plan.reduce_each = ReduceEach::kMicrobatch;
     each.cost += each.plan.zero == ZeroStage::kParameters ? kShardWeights : kShardGradients;
+  });
+  // In a pipeline whose chunks take turns, gradients of one chunk at a time are whole; or none.
+  const bool may_shard = plan.zero < ZeroStage::kGradients && !muon && plan.passes != Passes::kForward;
+  all = varied(all, takes_turns(plan) && may_shard ? 1 : 0, [](SmallerPlan& each, int) {
+    each.plan.zero = ZeroStage::kGradients;
+    each.plan.reduce_each = ReduceEach::kRound;
+    each.cost += kShardGradients;
+  });
+  std::erase_if(all, [&](const SmallerPlan& each) {
+    return each.plan.zero != plan.zero && reduces_each_round(each.plan) && !takes_turns(each.plan) && plan.pp > 1;
+  });
+  all = varied(all, reduces_each_round(plan) ? 1 : 0, [](SmallerPlan& each, int) {
+    each.plan.reduce_each = ReduceEach::kMicrobatch;
+    each.cost += kShardGradients;
   });
   // Replicas that share the weights need the less memory the more they are; others need the same.
   const std::int64_t replicas = plan.dp * plan.cp;

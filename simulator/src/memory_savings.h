@@ -20,9 +20,13 @@ struct SmallerPlan {
 std::vector<SmallerPlan> other_degrees(const Scenario& scenario);
 
 // The plan itself, and what any degrees may have: fused attention, a loss that does not store its logits, frozen
-// weights in 4 bits, a smaller microbatch, more recomputation, 1F1B, which keeps few microbatches, the optimizer or the
-// weights shared among more replicas, and the optimizer on the host.
+// weights in 4 bits, a smaller microbatch, more recomputation, 1F1B, which keeps few microbatches, the optimizer, the
+// gradients or the weights shared among more replicas, and the optimizer on the host.
 std::vector<SmallerPlan> savings_for(const Scenario& scenario);
+
+// Whether chunks of a stage take turns, each with several backward passes on end: whole gradients of a round are those
+// of a part of the stage, and are reduced less often than in each pass.
+bool takes_turns(const ParallelPlan& plan);
 
 // Whether weights are not shared in a pipeline, unless they were, and no rank has a part of the logits that are never
 // stored.

@@ -90,7 +90,7 @@ Reason exchanges_at_once(const Scenario& s) {
   return gathers || reduces ? "" : "replicas exchange nothing beside passes that is not a layer (--overlap)";
 }
 Reason keeps_no_sums(const Scenario& s) {
-  if (!shards_gradients(s.plan) || s.plan.grad_accumulation != GradAccumulation::kFp32) return "";
+  if (adds_up_gradients(s.plan) || s.plan.grad_accumulation != GradAccumulation::kFp32) return "";
   return "under plan/zero=2 and 3 gradients are reduced as they are made, as with fused";
 }
 Reason one_tensor_rank(const Scenario& s) { return s.plan.tp == 1 ? "plan/tp is 1" : ""; }
@@ -157,6 +157,12 @@ Reason keeps_all(const Scenario& s) {
 
 Reason no_backward(const Scenario& s) { return s.plan.passes == Passes::kForward ? "no backward pass follows" : ""; }
 
+Reason whole_gradients(const Scenario& s) {
+  if (s.plan.passes == Passes::kForward) return no_backward(s);
+  if (!has_replicas(s.plan)) return one_replica(s);
+  return s.plan.zero == ZeroStage::kGradients ? "" : "it is of plan/zero=2";
+}
+
 Reason whole_logits(const Scenario& s) {
   return loss_library_of(s.plan) == Library::kLiger ? "" : "it is of plan/loss_library=liger";
 }
@@ -206,6 +212,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/overlap_tp", no_parts_of_products},
     {"plan/blocking_tp", nothing_blocks},
     {"plan/zero_library", whole_weights},
+    {"plan/reduce_each", whole_gradients},
     {"plan/reshard", whole_weights},
     {"plan/prefetch", whole_weights},
     {"plan/recompute_early_stop", no_full_recomputation},
@@ -286,7 +293,7 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
   if (schedule.hides_tokens) {
     if (microbatches_of(plan, scenario.training) == 1) {
       found.add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
-    } else if (shards_gradients(plan) && scenario.model.moe && plan.ep > 1) {
+    } else if (shards_gradients(plan) && !reduces_each_round(plan) && scenario.model.moe && plan.ep > 1) {
       found.add(
           fmt::format("plan/schedule={} hides no tokens of experts under plan/zero={}, whose layers gather weights or "
                       "reduce gradients in turn; plan/zero=1 lets it",
@@ -298,6 +305,14 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
                     "plan/schedule={}; plan/vpp=2 or more shortens it",
                     plan.schedule, ParallelPlan().schedule));
   }
+}
+
+void add_rounds(const Scenario& scenario, Ineffective& found) {
+  const ParallelPlan& plan = scenario.plan;
+  if (!reduces_each_round(plan) || plan.vpp > 1 || plan.passes == Passes::kForward) return;
+  found.add(
+      "with one model chunk a stage, plan/reduce_each=round keeps all gradients whole until the last backward pass, as "
+      "plan/zero=1 does, and their shares beside them; plan/vpp=2 or more makes shorter rounds");
 }
 
 void add_recomputation(const Scenario& scenario, Ineffective& found) {
@@ -376,6 +391,7 @@ std::vector<Warning> without_effect(const Scenario& scenario, std::span<const st
   add_experts(scenario, found);
   add_graphs(scenario, found);
   add_schedule(scenario, found);
+  add_rounds(scenario, found);
   add_layers(scenario, layers, found);
   add_recomputation(scenario, found);
   return found.take();

@@ -155,6 +155,13 @@ inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {
 enum class ZeroLibrary { kDefault, kFsdp, kFsdp2 };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ZeroLibrary> = {"default", "fsdp", "fsdp2"};
+// When ZeRO-2 reduces gradients: in each microbatch's backward pass (DeepSpeed), or once a round, which is the backward
+// passes of a model chunk that a stage runs with none of another chunk between them: they add their gradients up in a
+// whole buffer, which the last one reduces (Llama 3, arXiv 2407.21783, s.3.3.2; Chu et al., ISCA 2025, ZeRO-2 with
+// rounds of consecutive microbatches of a virtual stage).
+enum class ReduceEach { kMicrobatch, kRound };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ReduceEach> = {"microbatch", "round"};
 
 // What a step runs: forward and backward passes and the optimizer; both passes without an update, so that gradients
 // grow from step to step and weights stay; or forward passes alone, as an evaluation does, whose activations nothing
@@ -185,9 +192,10 @@ struct ParallelPlan {
   CapacityFactor expert_capacity = {};  // rows of each expert, padded, over its even share; 0: as many as are routed
   ZeroStage zero = ZeroStage::kOptimizer;
   ZeroLibrary zero_library = ZeroLibrary::kDefault;
-  std::int64_t shard = 0;     // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
-  bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
-  std::int64_t prefetch = 1;  // ZeRO 3: layers whose weights are gathered ahead
+  std::int64_t shard = 0;  // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
+  ReduceEach reduce_each = ReduceEach::kMicrobatch;  // ZeRO 2: when gradients are reduced
+  bool reshard = true;                               // ZeRO 3: the backward pass gathers weights again
+  std::int64_t prefetch = 1;                         // ZeRO 3: layers whose weights are gathered ahead
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
@@ -308,9 +316,18 @@ constexpr bool takes_first_gradients(const ParallelPlan& plan) {
 constexpr bool runs_by_layer(const ParallelPlan& plan) {
   return (has_fp32_shards(plan) || has_replicas(plan)) && !is_whole_in_passes(plan);
 }
-// ZeRO-2 and 3: each replica keeps a part of the summed gradients, so every backward pass reduces its gradients.
+// ZeRO-2 and 3: each replica keeps a part of the summed gradients, so backward passes reduce their gradients: each, or
+// the last one of a round.
 constexpr bool shards_gradients(const ParallelPlan& plan) {
   return plan.zero >= ZeroStage::kGradients && runs_by_layer(plan);
+}
+constexpr bool reduces_each_round(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kGradients && shards_gradients(plan) && plan.reduce_each == ReduceEach::kRound;
+}
+// Whether a backward pass adds its weight gradients to those of the passes before it. Where it reduces them itself,
+// each rank adds up its share of what comes.
+constexpr bool adds_up_gradients(const ParallelPlan& plan) {
+  return !shards_gradients(plan) || reduces_each_round(plan);
 }
 // DeepSpeed's ZeRO-2 and 3 move gradients to the host as soon as they are reduced, where the optimizer is there; one
 // replica's, too (deepspeed/runtime/zero/stage_1_and_2.py, copy_grads_in_partition; stage3.py, partition_grads).
@@ -439,6 +456,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.shard);
+  visit({.name = "plan/reduce_each",
+         .help = "ZeRO 2: gradients are reduced in each backward pass, or in the last one of a round: of those that a "
+                 "model chunk runs with no other chunk's between them",
+         .in_reports = kOptional},
+        plan.reduce_each);
   visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
         plan.reshard);
   visit({.name = "plan/prefetch",

@@ -51,7 +51,7 @@ void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name,
 
 Epilogue accumulation_epilogue(const Shape& shape) {
   const GradAccumulation how = shape.plan->grad_accumulation;
-  if (!is_fused(how) || shards_gradients(*shape.plan)) return Epilogue::kNone;
+  if (!is_fused(how) || !adds_up_gradients(*shape.plan)) return Epilogue::kNone;
   return sums_in_fp32(how) ? Epilogue::kAccumulateFp32 : Epilogue::kAccumulate;
 }
 
@@ -60,8 +60,8 @@ void accumulate(const Shape& shape, std::vector<Call>& calls, std::string_view n
 }
 
 void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view name, std::int64_t parameters) {
-  // Where replicas share the gradients, each adds up its share once they are reduced.
-  if (shards_gradients(*shape.plan)) return;
+  // Each rank adds up its share once they are reduced.
+  if (!adds_up_gradients(*shape.plan)) return;
   // The product's gradient is read, the sum is read and written. In fp32, a cast comes first: it writes a copy of the
   // gradient, which is read (deepspeed/runtime/bf16_optimizer.py, update_hp_grads).
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;

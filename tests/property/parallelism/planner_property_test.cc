@@ -72,6 +72,7 @@ Question any_question() {
   if (plan.cp_comm == ContextExchange::kHierarchical) plan.cp_inner = any_of({0, 0, 1, 2});
   plan.etp = any_of({0, 0, 1, 2});
   plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
+  if (plan.zero != ZeroStage::kParameters && coin()) plan.reduce_each = ReduceEach::kRound;
   if (plan.zero <= ZeroStage::kOptimizer && coin()) {
     plan.optimizer = OptimizerKind::kMuon;
     plan.muon_tp = static_cast<MuonSplit>(*rc::gen::inRange(0, 3));
@@ -192,7 +193,7 @@ RC_GTEST_PROP(Planner, SchedulesHaveOtherErrorsInCommon, ()) {
 RC_GTEST_PROP(Planner, OneStageRunsTheKernelsOfAllStages, ()) {
   const Question q = any_question();
   const auto program = plan_program(q.model, q.plan, q.training);
-  if (!program || q.plan.recompute_layers > 0 || shards_gradients(q.plan)) return;
+  if (!program || q.plan.recompute_layers > 0 || !adds_up_gradients(q.plan)) return;
   const OnOneStage on = on_one_stage(q.plan);
   Training one_microbatch = q.training;
   one_microbatch.global_batch = q.training.micro_batch * on.plan.dp;

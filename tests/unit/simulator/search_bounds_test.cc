@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/simulator.h"
 #include "search/bounds.h"
 
@@ -66,6 +69,28 @@ TEST(SearchBounds, WhatReplicasExchangeBesidePassesIsABoundOfTheStep) {
     const double closer = pipeline_bound(passes, scenario, 8, exchanges);
     EXPECT_GT(closer, pipeline_bound(passes, scenario, 8));
     EXPECT_LT(closer, *step_time(scenario, *session) / units::s);
+  }
+}
+
+// Most passes of a round reduce nothing. Those that run beside others do, so the bound is the one of pairs.
+TEST(SearchBounds, OfGradientsThatARoundReduces) {
+  for (const auto& [model, schedule] :
+       {std::pair("llama3-8b", "interleaved"), std::pair("llama3-8b", "breadth-first"),
+        std::pair("llama3-8b", "dualpipe-v"), std::pair("qwen3-30b-a3b", "combined-1f1b")}) {
+    ScenarioSpec spec;
+    spec.set("model", model).set("machine/gpu", "h100").set("machine/nodes", 4).set("training/global_batch", 128);
+    spec.set("plan/pp", 2).set("plan/dp", 16).set("plan/vpp", 2).set("plan/schedule", schedule).set("plan/zero", 2);
+    spec.set("plan/reduce_each", "round").set("training/sequence", 1024);
+    if (schedule == std::string("combined-1f1b")) spec.set("plan/ep", 8);
+    const Scenario scenario = *resolve(spec, Catalog::standard());
+    const auto session = Session::make(scenario);
+    ASSERT_TRUE(session.has_value());
+    EXPECT_TRUE(exchange_times(scenario, *session).empty());
+    EXPECT_EQ(pairs_passes(scenario.plan), traits_of(scenario.plan).pairs_passes);
+    const double bound = pipeline_bound({{least_passes(scenario, *session)}}, scenario, 8),
+                 step = *step_time(scenario, *session) / units::s;
+    EXPECT_LT(bound, step) << schedule;
+    EXPECT_GT(bound, 0) << schedule;
   }
 }
 

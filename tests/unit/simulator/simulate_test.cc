@@ -1002,6 +1002,31 @@ TEST(Simulate, WarnsWhereNobodyMeasuredTheCollectives) {
   EXPECT_FALSE(warned("h100"));
 }
 
+// ZeRO-2 that reduces once a round takes as long as ZeRO-1 that reduces beside its last passes, where a chunk has one
+// round a step, and not much longer with more of them: passes behind a round hide its reductions. Reductions in each
+// pass delay what other stages wait for. Beside its shares, a stage has the whole gradients of one chunk of four.
+TEST(Simulate, GradientsReducedOnceARound) {
+  for (const int rounds : {1, 4}) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-70b").set("machine/gpu", "h100").set("machine/nodes", 32).set("plan/tp", 8);
+    spec.set("plan/pp", 4).set("plan/dp", 8).set("plan/vpp", 4).set("training/global_batch", 32 * rounds);
+    spec.set("plan/average_in_collective", true);  // as ZeRO-2, without a kernel that divides
+    const auto report_of = [&](int zero, const char* each) {
+      ScenarioSpec own = spec;
+      own.set("plan/zero", zero).set("plan/reduce_each", each).set("plan/overlap_grad_reduce", zero == 1);
+      return *simulate(resolved(own));
+    };
+    const Report whole = report_of(1, "microbatch"), round = report_of(2, "round"), each = report_of(2, "microbatch");
+    EXPECT_NEAR(round.step / whole.step, 1, 0.002) << rounds;
+    EXPECT_GT(each.step, 1.1 * whole.step) << rounds;
+    EXPECT_LT(round.memory.peak(), whole.memory.peak());
+    EXPECT_LT(each.memory.peak(), round.memory.peak());
+    EXPECT_TRUE(std::any_of(each.improvements.begin(), each.improvements.end(), [](const Improvement& advice) {
+      return advice.change == "reduce gradients once a round of backward passes";
+    })) << rounds;
+  }
+}
+
 // Gradients that the backward pass just hides: they are not on the critical path, but a network that is slower within
 // its interval would expose them. Over slower links neither end of the interval comes sooner.
 TEST(Simulate, TheIntervalHoldsCollectivesThatAreHidden) {
