@@ -174,7 +174,7 @@ std::string better_size(const SearchRequest& request, const SearchCase& found, c
   OtherSearches others(options, catalog, found.result.plans);
   const bool none = found.result.answers.empty();
   if (none && lacks_memory(found.result)) return what_fits(request, found, others);
-  const bool several = request.lists(kGlobalBatch) || request.lists("training/sequence");
+  const bool several = request.lists(kGlobalBatch);
   const auto sizes = Sizes::make(request, catalog, options.watch);
   if (!sizes || (several && !none)) return "";
   return none ? what_is_possible(request, found, *sizes, others) : fewer_gpus(request, found, *sizes, others);

@@ -176,8 +176,7 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
   const auto document = [](const Training& t) {
     return with_commas(t.document_tokens > 0 ? t.document_tokens : t.sequence);
   };
-  const bool packed = listed_in(goals, "training/document_tokens") != nullptr ||
-                      std::any_of(cases.begin(), cases.end(),
+  const bool packed = std::any_of(cases.begin(), cases.end(),
                                   [](const SearchCase& each) { return each.base.training.document_tokens > 0; });
   return fmt::format("global batch {} of {} tokens{}, {}",
                      all("training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
@@ -344,7 +343,6 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   };
   std::vector<std::vector<std::string>> kept = {
       trained("batch", "training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
-      trained("sequence", "training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
       trained("format", "training/dtype", [](const Training& t) { return enumerator_name(t.precision); })};
   std::erase_if(kept, [](const auto& cells) { return cells.size() == 1; });
   for (std::size_t i = 0; i < columns.size(); ++i) {

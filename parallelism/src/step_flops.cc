@@ -42,7 +42,6 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   const LayerKinds kinds = layer_kinds(model);
   const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
   const bool full = plan.recompute == Recompute::kFull, by_operators = plan.recompute == Recompute::kOperators;
-  const Shape rank(model, plan, training);  // which operators run again depends on what ranks exchange
   const std::vector<std::int64_t> repeats = full ? recomputed_layers(model, plan, kinds) : counts;
   BlockFlops embeddings, layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
@@ -60,7 +59,8 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     repeated.forward += each.forward * static_cast<double>(again);
     repeated.until_kept += each.until_kept * static_cast<double>(again);
     if (!by_operators) return;
-    const BlockFlops of_rank = flops_of(block(rank));
+    // Which operators run again depends on what ranks exchange.
+    const BlockFlops of_rank = flops_of(block(Shape(model, plan, training)));
     if (of_rank.forward > 0) {
       sum.repeated += each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
     }

@@ -45,7 +45,8 @@ Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::st
 std::vector<std::string_view> searched_fields();
 // Whether a field is a degree of parallelism whose product with the others is the number of GPUs: plan/tp, cp, pp, dp.
 bool is_degree(std::string_view field);
-// Whether a search may try several values of a field in one space: those of the plan and of the training.
+// Whether a search may try several values of a field in one space: those of the plan, and of the training those that
+// leave the model and its sequences as they are.
 bool can_be_searched(std::string_view field);
 // Whether a field describes the machine or what its defaults follow from (model, framework, machine/...): a search has
 // a space for each of its values.

@@ -431,7 +431,8 @@ bool decides_machine(std::string_view field) {
 bool can_be_searched(std::string_view field) {
   const FieldDescription* description = find_field(field);
   if (description == nullptr || !description->stands_for.empty()) return false;
-  if (field == "training/layers") return false;  // it makes another model
+  // Another model, or another task: the fastest plan of a shorter sequence is no answer for a longer one.
+  if (field == "training/layers" || field == "training/sequence" || field == "training/document_tokens") return false;
   return field.starts_with("plan/") || field.starts_with("training/");
 }
 

@@ -356,6 +356,13 @@ TEST(SearchCommand, RowsOfATableAreToldApart) {
   for (const char* word : {"model ", " llama3-8b ", " gpt3-13b "}) EXPECT_THAT(models, HasSubstr(word));
   const std::string frameworks = run_command("ns-dist " + job + "--model llama3-8b --framework jax,fsdp").out;
   for (const char* word : {"framework ", " jax ", " fsdp ", "--framework "}) EXPECT_THAT(frameworks, HasSubstr(word));
+  // A longer sequence is another task, with its own fastest plan.
+  const std::string lengths = run_command("ns-dist " + job + "--model llama3-8b --seq 4096,8192 --json").out;
+  const json lines = json::parse(lengths)["table"];
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["sequence"], 4096);
+  EXPECT_EQ(lines[1]["sequence"], 8192);
+  EXPECT_LT(lines[0]["step_time_s"].get<double>(), lines[1]["step_time_s"].get<double>());
   const std::string sizes = run_command("ns-dist search --gpus 8,16 --model llama3-8b --tp 1 --pp 1").out;
   EXPECT_THAT(sizes, ::testing::Not(HasSubstr("between nodes"))) << "sizes alone need no column";
 }
@@ -1026,10 +1033,10 @@ TEST(SearchCommand, AnyFlagOfTheWorkTakesAList) {
 // The first of many thousand values, the last and their number; an interrupt ends the search while it still counts or
 // looks for what is impossible. Without it, it takes minutes.
 TEST(SearchCommand, AnInterruptedSearchOfManyValuesIsShort) {
-  const std::string search = "ns-dist search --model llama3-8b --gpus 8 --seq 2048..8192 --recompute full";
+  const std::string search = "ns-dist search --model llama3-8b --gpus 8 --global-batch 2048..8192 --recompute full";
   const CommandResult result = run_command("timeout --preserve-status -s INT -k 20 2 " + search);
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, AllOf(HasSubstr("2048 to 8192 (6,145 values) tokens"), HasSubstr("interrupted; ")));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("batch 2048 to 8192 (6,145 values) of"), HasSubstr("interrupted; ")));
   EXPECT_THAT(result.out, HasSubstr("interrupted before a plan was timed"));
   EXPECT_EQ(result.err, "");
 }

@@ -129,6 +129,7 @@ TEST(SearchSpace, SearchedFieldsAreFields) {
     EXPECT_TRUE(seen.insert(field).second) << field;
   }
   EXPECT_FALSE(can_be_searched("training/layers")) << "another model";
+  EXPECT_FALSE(can_be_searched("training/sequence")) << "another task";
   EXPECT_FALSE(can_be_searched("machine/gpu"));
   EXPECT_FALSE(can_be_searched("plan/nothing"));
 }
@@ -535,7 +536,7 @@ TEST(SearchTest, StopsWhenItIsTold) {
 TEST(SearchTest, StopsInEachPhase) {
   SearchRequest many = request(8);
   many.fixed.set("plan/schedule", "1f1b").set("plan/zero", "1");
-  many.listed.push_back({"training/sequence", {"1024", "1280", "1536", "2048"}});
+  many.listed.push_back({"training/global_batch", {"64", "128", "192", "256"}});
   std::atomic<bool> stop{true};
   const auto uncounted = SearchSpace::make(many, Catalog::standard(), {.stop = &stop});
   ASSERT_TRUE(uncounted.has_value());
