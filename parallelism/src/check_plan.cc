@@ -356,6 +356,24 @@ void check_rounds(const Model&, const ParallelPlan& plan, const Training&, Check
                 "use plan/zero=2, or plan/reduce_each=microbatch");
 }
 
+// Weights on the host: those that no pass keeps, and that the CPU updates.
+void check_offloaded_weights(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
+  if (!plan.offload_weights) return;
+  const bool updated_on_gpu = plan.passes == Passes::kTraining && plan.offload_optimizer.value < 1;
+  if (plan.zero != ZeroStage::kParameters) {
+    check.fail_at("plan/offload_weights", "the passes read weights on the GPU, unless ZeRO 3 gathers them", "off",
+                  fmt::format("use plan/zero=3{}, or plan/offload_weights=off",
+                              updated_on_gpu ? " and plan/offload_optimizer=1" : ""));
+  } else if (is_whole_in_passes(plan)) {
+    check.fail_at("plan/offload_weights", "FSDP2 gathers the weights of a pipeline once a step", "off",
+                  "use plan/offload_weights=off");
+  } else if (updated_on_gpu) {
+    check.fail_at("plan/offload_weights",
+                  "weights on the host are updated there, and so are all of the optimizer's states",
+                  "plan/offload_optimizer=1", "use plan/offload_optimizer=1, or plan/offload_weights=off");
+  }
+}
+
 // Newton-Schulz iterations read whole matrices (Megatron-Core, arguments.py: no FSDP with such optimizers), and no
 // framework runs them on the CPU.
 void check_muon(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
@@ -399,7 +417,7 @@ constexpr Rule kRules[] = {
     check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads, check_exchanged_keys,
     check_inner, check_ring,
     // what ranks share, and the optimizer
-    check_parts_of_experts, check_shard, check_rounds, check_muon, check_weights};
+    check_parts_of_experts, check_shard, check_offloaded_weights, check_rounds, check_muon, check_weights};
 
 // Asks all rules. Returns whether sizes are in range: where they are not, no rule is asked.
 bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {

@@ -319,6 +319,7 @@ Result<Bytes> offloaded_bytes(const Model& model, const ParallelPlan& plan, cons
   ParallelPlan whole = plan;
   whole.offload_optimizer = {};
   whole.offload_activations = 0;
+  whole.offload_weights = false;
   if (whole == plan) return Bytes();
   PlanCache cache;
   NS_TRY(const MemoryBudget with, memory_budget(model, plan, training, cache));

@@ -125,6 +125,17 @@ std::span<const WorkId> ReplicaExchange::gathers(Part part) {
   return gathers(weights);
 }
 
+Bytes ReplicaExchange::loaded(Part part) const {
+  if (!offloads_weights(plan_)) return Bytes();
+  RankParameters weights = parameters(part);
+  weights += parameters(part, &ModelPart::frozen);
+  if (weights.total() == 0) return Bytes();
+  const Bytes whole = has_fp32_shards(plan_)
+                          ? weights.total() * size_of(DType::kFp32)
+                          : collectives_.gathered_size(weights, false) + collectives_.gathered_size(weights, true);
+  return whole * (share_of_rank(weights, plan_) / weights.total());
+}
+
 std::span<const WorkId> ReplicaExchange::reductions(Part part) { return reductions(parameters(part)); }
 
 std::span<const WorkId> ReplicaExchange::reductions_of_round(Part part) {

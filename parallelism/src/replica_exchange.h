@@ -77,6 +77,10 @@ class ReplicaExchange {
   // of the rank's share to its sum, and the clearing of the buffer for a later round, one behind the other. Gradients
   // of which no other rank has a copy are added up where they stay.
   std::span<const WorkId> reductions_of_round(Part part);
+  // What is copied from the host before they are gathered: a rank's part of them, as the optimizer there has it, or in
+  // the format that is gathered (PyTorch, _flat_param.py, _use_low_precision_shard; DeepSpeed,
+  // partitioned_param_swapper.py and partition_parameters.py).
+  Bytes loaded(Part part) const;
   // What a pass does with the weights of a part that it gathered: FSDP2 copies them out of the buffer, and operands in
   // the products' format are cast from it, for this pass alone. The casts of a pass are not kept, because the weights
   // are not (torchao, float8 training; TransformerEngine with FSDP).

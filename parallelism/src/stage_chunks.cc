@@ -67,7 +67,7 @@ void StageChunks::add_away(std::size_t chunk, double bytes, double count) {
 }
 
 double gathered_parameters(const ParallelPlan& plan, const RankParameters& trained, const RankParameters& frozen) {
-  const bool experts = has_fp32_shards(plan) || sharing_replicas(plan, true) > 1;
+  const bool experts = has_fp32_shards(plan) || offloads_weights(plan) || sharing_replicas(plan, true) > 1;
   return trained.dense + frozen.dense + (experts ? trained.experts + frozen.experts : 0);
 }
 

@@ -34,7 +34,8 @@ struct StageChunks {
   void add_away(std::size_t chunk, double bytes, double count);
 };
 
-// What ZeRO 3 gathers: experts that no other rank has stay where they are, unless their shards have another format.
+// What ZeRO 3 gathers: experts that no other rank has stay where they are, unless their shards have another format or
+// lie on the host.
 double gathered_parameters(const ParallelPlan& plan, const RankParameters& trained, const RankParameters& frozen);
 
 // By stage. `layers` by position.

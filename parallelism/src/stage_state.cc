@@ -60,7 +60,7 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
   used.weights = whole_bytes;
   used.padding = padding_ * each_.weight * units::B;
   double with_casts = whole_quantized, with_copies = whole_weights;
-  if (shards_weights(plan_)) {
+  if (shards_weights(plan_) && !offloads_weights(plan_)) {
     const double shared = share_of_rank(all, plan_), fp32 = size_of(DType::kFp32) / units::B;
     // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
     // the weights' format, as of frozen ones.
@@ -72,8 +72,8 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
       used.weights += quantized * added * units::B;
       with_casts += quantized, with_copies += shared;
     }
-    if (detail) detail->gathered_weights = whole_bytes;
   }
+  if (shards_weights(plan_) && detail) detail->gathered_weights = whole_bytes;
   if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
 }
 

@@ -224,15 +224,18 @@ void StepEnd::update(double owned, Bodies& body) {
   const Work update = work_of(Operator{adam(away), updated_type()});
   add_host("offload.gradients", {moved * gradient_size(plan_, shape_.dtype), {}}, {kEntry, kPreviousKernel});
   add_host("offload.optimizer", {{}, update.read + update.written}, {0});
-  const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;
-  add_host("offload.weights", {moved * weight * units::B, {}}, {1});
-  both.exits = {2};
+  if (!offloads_weights(plan_)) {  // else passes load them
+    const double weight = bytes_per_parameter(shape_.dtype, plan_.optimizer_state, plan_.weights).weight;
+    add_host("offload.weights", {moved * weight * units::B, {}}, {1});
+  }
+  both.exits = {static_cast<std::int32_t>(both.nodes.size()) - 1};
   if (count > away) {
     const Operator step{adam(count - away), updated_type()};
     add(Stream::kCompute, {"optimizer.step", Category::kOptimizer, step}, {kEntry});
     if (casts_weights()) {
       const Operator cast{cast_of_weights(count - away), shape_.dtype};
-      add(Stream::kCompute, {"optimizer.cast_weights", Category::kOptimizer, cast}, {3});
+      add(Stream::kCompute, {"optimizer.cast_weights", Category::kOptimizer, cast},
+          {static_cast<std::int32_t>(both.nodes.size()) - 1});
     }
     both.exits.push_back(static_cast<std::int32_t>(both.nodes.size()) - 1);
   }

@@ -236,6 +236,7 @@ struct ParallelPlan {
   MomentType optimizer_state = MomentType::kFp32;
   Fraction offload_optimizer = {};     // of the states that this rank updates: they and their update are the host's
   bool offload_gradients = false;      // with these states, the summed gradients; see offloads_gradients
+  bool offload_weights = false;        // ZeRO 3: a rank's part lies in the host's memory, and is loaded for each pass
   bool copy_gradients = false;         // a rank's share of them goes into one fp32 tensor; see copies_gradients
   std::int64_t reduce_bucket = 0;      // elements of a buffer for gradients on their way, under ZeRO
   bool average_in_collective = false;  // gradients that are reduced once a step need no kernel that divides them before
@@ -312,9 +313,10 @@ constexpr bool takes_first_gradients(const ParallelPlan& plan) {
   return (is_fsdp(plan) || plan.weights != WeightStorage::kMaster) && plan.passes == Passes::kTraining;
 }
 // Whether ZeRO-2 or 3 runs layer by layer. One replica shares nothing, so that nothing is gathered or reduced, as under
-// ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast.
+// ZeRO-1 (DeepSpeed, partition_parameters.py, NoGatherCoalescedHandle). Shards in fp32 are still cast, and those of the
+// host loaded.
 constexpr bool runs_by_layer(const ParallelPlan& plan) {
-  return (has_fp32_shards(plan) || has_replicas(plan)) && !is_whole_in_passes(plan);
+  return (has_fp32_shards(plan) || has_replicas(plan) || plan.offload_weights) && !is_whole_in_passes(plan);
 }
 // ZeRO-2 and 3: each replica keeps a part of the summed gradients, so backward passes reduce their gradients: each, or
 // the last one of a round.
@@ -330,11 +332,11 @@ constexpr bool adds_up_gradients(const ParallelPlan& plan) {
   return !shards_gradients(plan) || reduces_each_round(plan);
 }
 // DeepSpeed's ZeRO-2 and 3 move gradients to the host as soon as they are reduced, where the optimizer is there; one
-// replica's, too (deepspeed/runtime/zero/stage_1_and_2.py, copy_grads_in_partition; stage3.py, partition_grads).
-// Elsewhere they stay, and a copy travels.
+// replica's, too (deepspeed/runtime/zero/stage_1_and_2.py, copy_grads_in_partition; stage3.py, partition_grads). So
+// does PyTorch's FSDP with weights on the host (CPUOffload). Elsewhere they stay, and a copy travels.
 constexpr bool offloads_gradients(const ParallelPlan& plan) {
-  return plan.offload_gradients && plan.zero >= ZeroStage::kGradients && plan.zero_library == ZeroLibrary::kDefault &&
-         plan.offload_optimizer.value > 0;
+  return plan.offload_gradients && plan.zero >= ZeroStage::kGradients && plan.offload_optimizer.value > 0 &&
+         (plan.zero_library == ZeroLibrary::kDefault || plan.offload_weights);
 }
 // DeepSpeed's ZeRO-1 and 2 flatten a rank's share of the summed gradients and cast that to fp32 before they update
 // (deepspeed/runtime/zero/stage_1_and_2.py, step: single_grad_partition).
@@ -346,6 +348,8 @@ constexpr bool copies_gradients(const ParallelPlan& plan) {
 constexpr bool shards_weights(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && runs_by_layer(plan);
 }
+// Whether their parts lie in the host's memory.
+constexpr bool offloads_weights(const ParallelPlan& plan) { return plan.offload_weights && shards_weights(plan); }
 // Whether nothing but the number of positions says which layers they hold; and the plan made so.
 inline bool divides_evenly(const ParallelPlan& plan) {
   return plan.first_stage_layers == 0 && plan.last_stage_layers == 0 && !plan.account_embedding && !plan.account_loss &&
@@ -639,6 +643,11 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "ZeRO-2 and 3 move summed gradients to the host, where the optimizer's states are",
          .in_reports = kOptional},
         plan.offload_gradients);
+  visit({.name = "plan/offload_weights",
+         .help = "ZeRO-3 keeps a rank's part of the weights in the host's memory, and loads it before each pass that "
+                 "gathers it; needs plan/offload_optimizer=1",
+         .in_reports = kOptional},
+        plan.offload_weights);
   visit({.name = "plan/copy_gradients",
          .help = "ZeRO-1 and 2 copy a rank's share of the gradients into one tensor in fp32 before the update",
          .in_reports = kOptional},

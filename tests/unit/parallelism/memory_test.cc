@@ -9,6 +9,7 @@
 #include "ns_dist/planner.h"
 #include "parallelism_models.h"
 #include "stage_parameters.h"
+#include "support/planned_graph.h"
 
 namespace ns_dist {
 namespace {
@@ -630,6 +631,36 @@ TEST(Memory, LogitsAreHeldFromTheForwardToTheBackwardPass) {
 // attention is computed again, under every pass that is held; an MLP's come after it, and neighbors together. Backward
 // passes have gradients beside that: of scores 4 as^2b; of the second product of an MLP its input's, 8 sbh, the
 // dropout's, 2 sbh, and the one that goes around the branch, 2 sbh, when the mask is free.
+// Weights on the host: the GPU has the layers under way, embedding and loss; and passes copy each layer's part before
+// they gather it, in the format of gathers, or in fp32 where that is what the host updates.
+TEST(Memory, WeightsOnTheHostAreLoadedForEachPass) {
+  const Model model = llama(8, 4096, 32, 8, 14336);
+  const Training training{8, 1, 2048, Precision::kBf16};  // two microbatches of each of four replicas
+  const double layer = 2 * 4096.0 * 4096 + 2 * 4096.0 * 1024 + 3 * 4096.0 * 14336 + 2 * 4096;
+  const double table = 32000.0 * 4096, root = 2 * table + 4096;
+  for (const ZeroLibrary library : {ZeroLibrary::kDefault, ZeroLibrary::kFsdp}) {
+    ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = library};
+    plan.offload_optimizer = {1};
+    const auto weights = [&] { return memory_budget(model, plan, training)->stages[0].weights / B; };
+    const double on_gpu = weights();
+    plan.offload_weights = true;
+    EXPECT_NEAR(weights(), 2 * (2 * layer + root), 1);
+    EXPECT_NEAR(on_gpu - weights(), 2 * (8 * layer + root) / 4, 1);
+    const auto graph = planned_graph(model, plan, training);
+    ASSERT_TRUE(graph) << to_text(graph.error());
+    double loaded = 0;
+    std::int64_t loads = 0;
+    for (std::uint32_t n = 0; n < graph->node_count(); ++n) {
+      const WorkItem& item = graph->work_of(NodeId{n});
+      if (item.name != "weights.load") continue;
+      loaded += item.host.link / B;
+      ++loads;
+    }
+    EXPECT_EQ(loads, 2 * (8 + 8 + 2));
+    EXPECT_NEAR(loaded, 2 * (2 * 8 * layer + root) / 4 * (library == ZeroLibrary::kFsdp ? 4 : 2), 10);
+  }
+}
+
 // Layers that are recomputed together keep one input, and all that they have is there when the first of them begins
 // its backward pass. Of 10 layers, 4, 4 and 2 go together.
 TEST(Memory, LayersRecomputedTogetherKeepOneInput) {
