@@ -49,7 +49,8 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
   if (!kind) return refuse(field, kind.error().message, kind.error().hint);
   Recomputation read{*kind};
   if (colon != std::string_view::npos) {
-    const std::string_view detail = text.substr(colon + 1);
+    const std::string all = lower_case(text.substr(colon + 1));
+    const std::string_view detail = all;
     switch (read.recompute) {
       case Recompute::kNone:
         return refuse(field, "nothing is recomputed under none", fmt::format("write {}=none", field.name));

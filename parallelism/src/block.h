@@ -74,6 +74,7 @@ struct BlockStep {
   RankParameters in_4_bits;  // of `parameters`, which are frozen then
   Matrices matrices;         // of what is trained, those that Muon updates; none under Adam
   bool hides = false;        // runs beside what was started with Beside::kSteps
+  std::size_t reader = 1;    // so many steps on is the one that reads its output
   // Outputs of the layers that are one product here, one after the other: recomputation by operators counts them.
   std::vector<std::int64_t> products = {};
   // Under recomputation by operators (keep_operators): the calls that run again, and bytes of outputs that are kept.

@@ -115,7 +115,8 @@ void check_expert_ranks(const Model& model, const ParallelPlan& plan, const Trai
         return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
       },
       over);
-  const std::int64_t others = std::max<std::int64_t>(1, over / plan.dp);  // in each replica
+  if (plan.dp * plan.cp * plan.tp % expert_tp(plan) != 0) return;  // check_parts_of_experts tells
+  const std::int64_t needed = plan.ep * expert_tp(plan), own = plan.tp * plan.cp;
   const bool whole_experts = expert_tp(plan) > 1 && plan.dp * plan.cp * plan.tp % plan.ep == 0;
   check.divides(
       "plan/ep", plan.ep, over,
@@ -125,7 +126,7 @@ void check_expert_ranks(const Model& model, const ParallelPlan& plan, const Trai
       },
       model.moe->experts,
       fmt::format("{}, or a multiple of {} for plan/dp", whole_experts ? ", or 1 for plan/etp" : "",
-                  plan.ep / std::gcd(plan.ep, others)));
+                  needed / std::gcd(needed, own)));
 }
 
 void check_capacity(const Model& model, const ParallelPlan& plan, const Training&, Checker& check) {
@@ -348,14 +349,6 @@ void check_shard(const Model& model, const ParallelPlan& plan, const Training&, 
   }
 }
 
-// ZeRO-3 has whole weights of a layer for the time of its pass alone, and no whole gradients of others beside them.
-void check_rounds(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
-  if (plan.reduce_each != ReduceEach::kRound || plan.zero != ZeroStage::kParameters) return;
-  check.fail_at("plan/reduce_each", "rounds of backward passes add up whole gradients, and ZeRO 3 has those of a layer",
-                std::string(enumerator_name(ReduceEach::kMicrobatch)),
-                "use plan/zero=2, or plan/reduce_each=microbatch");
-}
-
 // Weights on the host: those that no pass keeps, and that the CPU updates.
 void check_offloaded_weights(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
   if (!plan.offload_weights) return;
@@ -417,7 +410,7 @@ constexpr Rule kRules[] = {
     check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads, check_exchanged_keys,
     check_inner, check_ring,
     // what ranks share, and the optimizer
-    check_parts_of_experts, check_shard, check_offloaded_weights, check_rounds, check_muon, check_weights};
+    check_parts_of_experts, check_shard, check_offloaded_weights, check_muon, check_weights};
 
 // Asks all rules. Returns whether sizes are in range: where they are not, no rule is asked.
 bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {

@@ -61,7 +61,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
   // Of the batch, how many microbatches share the first one's gradients.
-  if (takes_first_gradients(plan) && !shards_gradients(plan)) {
+  if (takes_first_gradients(plan) && adds_up_gradients(plan)) {
     const std::int64_t microbatches = std::max<std::int64_t>(1, microbatches_of(plan, training));
     key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;
   }

@@ -284,7 +284,10 @@ class StepPlanner {
     const std::int64_t first_layer = layers_[place(pass.chunk).position].first;
     const auto offloaded = [&](std::size_t i) -> std::optional<Part> {
       if (i >= layers.size() || layers[i].part < Part::kLayers) return std::nullopt;
-      if (layers[i].layer - first_layer >= plan_.offload_activations) return std::nullopt;
+      const std::int64_t before = layers[i].layer - first_layer;
+      if (before >= plan_.offload_activations || plan_.passes == Passes::kForward) return std::nullopt;
+      // Of layers that are recomputed together, the first keeps an input.
+      if (plan_.recompute == Recompute::kFull && before % plan_.recompute_together != 0) return std::nullopt;
       return layers[i].part;
     };
     const auto emit = [&](FragmentId id, std::int64_t layer) {

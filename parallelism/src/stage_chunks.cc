@@ -101,7 +101,8 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           stage.chunks[chunk].after_input_gradient += part.kept.after_input_gradient * static_cast<double>(run.count);
           if (inputs_away > 0) stage.add_away(chunk, part.kept.after_forward, static_cast<double>(inputs_away));
           const std::int64_t others = std::min(plan.recompute_together, layers[position].count) - 1;
-          if (plan.recompute == Recompute::kFull) working += part.whole * static_cast<double>(others);
+          if (plan.recompute == Recompute::kFull && plan.passes != Passes::kForward)
+            working += part.whole * static_cast<double>(others);
         } else {
           add(stage.chunks[chunk], part.kept, run.count);
         }

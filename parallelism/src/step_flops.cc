@@ -59,10 +59,17 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     repeated.forward += each.forward * static_cast<double>(again);
     repeated.until_kept += each.until_kept * static_cast<double>(again);
     if (!by_operators) return;
-    // Which operators run again depends on what ranks exchange.
-    const BlockFlops of_rank = flops_of(block(Shape(model, plan, training)));
-    if (of_rank.forward > 0) {
-      sum.repeated += each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
+    // Which operators run again depends on what ranks exchange, and on the format of the products.
+    ParallelPlan balanced = plan;
+    balanced.expert_imbalance = {};
+    Training in_16_bits = training;
+    if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
+    const double wide = std::min(
+        1.0, static_cast<double>(plan.bf16_first_layers + plan.bf16_last_layers) / static_cast<double>(model.layers));
+    for (const auto& [precise, share] : {std::pair(training, 1 - wide), std::pair(in_16_bits, wide)}) {
+      const BlockFlops of_rank = flops_of(block(Shape(model, balanced, precise)));
+      if (!(share > 0) || !(of_rank.forward > 0)) continue;
+      sum.repeated += share * each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
     }
   };
   add(embedding_block, 1, 0, embeddings);  // the projection of per-layer embeddings; never computed again
@@ -84,7 +91,8 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   const bool scores = plan.recompute == Recompute::kSelective &&
                       (plan.recompute_modules & set_of(RecomputeModule::kCoreAttention)) != 0;
   if (backward && full) flops.masked_again = repeated.masked;
-  if (backward && scores) flops.masked_again = layers.masked + predictions.masked;
+  if (backward && (scores || (by_operators && !plan.flash_attention)))
+    flops.masked_again = layers.masked + predictions.masked;
   flops.masked = passes * (layers.masked + predictions.masked);
   flops.losses = passes * losses;
   return flops;

@@ -47,19 +47,26 @@ void grouped_query_projections(const Shape& shape, Block& block) {
   if (key > 0) sections.push_back(key);
   if (value > 0) sections.push_back(value);
   if (gate > 0) sections.push_back(gate);
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
-                                       {.name = "attention.qkv",
-                                        .rows = shape.tokens,
-                                        .in = shape.hidden,
-                                        .out = out,
-                                        .bias = bias,
-                                        .split = Split::kColumn,
-                                        .region = "attention",
-                                        .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
-                                        .behind_norm = blocks::alone_behind_norm(shape),
-                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                        .readers = blocks::separate_layers(shape, projections(shape)),
-                                        .sections = std::move(sections)}));
+  std::vector<std::int64_t> products = sections;
+  if (gate > 0 && !shape.model->gate_of_head) {  // beside the queries
+    products.front() += gate;
+    products.pop_back();
+  }
+  block.steps.push_back(blocks::linear(
+      shape, ActivationKind::kAttentionProjections,
+      {.name = "attention.qkv",
+       .rows = shape.tokens,
+       .in = shape.hidden,
+       .out = out,
+       .bias = bias,
+       .split = Split::kColumn,
+       .region = "attention",
+       .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
+       .behind_norm = blocks::alone_behind_norm(shape),
+       .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+       .readers = blocks::separate_layers(shape, projections(shape)),
+       .sections = std::move(sections),
+       .products = blocks::separate_layers(shape, 2) == 1 ? std::vector<std::int64_t>{out} : std::move(products)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,
@@ -85,8 +92,9 @@ void latent_projections(const Shape& shape, Block& block) {
          .readers = 1});
     block.steps.back().again |= kUp;
   };
-  of_hidden({.name = "attention.kv_down", .rows = own, .in = shape.hidden, .out = mla.kv_rank + mla.rope_head_dim});
-  if (shape.sequence_parallel) {
+  const auto keys_down = [&] {
+    of_hidden({.name = "attention.kv_down", .rows = own, .in = shape.hidden, .out = mla.kv_rank + mla.rope_head_dim});
+    if (!shape.sequence_parallel) return;
     const Bytes shared = bytes_of(shape, shape.tokens, mla.rope_head_dim) * units::B;
     BlockStep& down = block.steps.back();
     blocks::gather(shape, down.forward, "attention.shared_keys", shared);
@@ -94,17 +102,16 @@ void latent_projections(const Shape& shape, Block& block) {
     std::vector<Call> before;
     blocks::reduce(shape, before, "attention.shared_keys", shared);
     down.input_gradient.insert(down.input_gradient.begin(), before.begin(), before.end());
-  }
-  // Both norms stand before both up-projections, which one module computes again.
-  if (mla.q_rank > 0) {
+  };
+  const auto queries_down = [&] {
+    if (mla.q_rank == 0) return;
     of_hidden({.name = "attention.q_down", .rows = own, .in = shape.hidden, .out = mla.q_rank});
     block.steps.back().drops_for_weight_gradient = block.steps.front().again;  // reads what the norm makes again
     block.steps.push_back(blocks::norm(shape, "attention.q_norm", own, mla.q_rank));
-  }
-  block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank));
-  if (mla.q_rank > 0) {
-    up("attention.q_up", mla.q_rank, query, "attention.q");
-  } else {
+  };
+  const auto keys_norm = [&] { block.steps.push_back(blocks::norm(shape, "attention.kv_norm", own, mla.kv_rank)); };
+  const auto queries_up = [&] {
+    if (mla.q_rank > 0) return up("attention.q_up", mla.q_rank, query, "attention.q");
     of_hidden({.name = "attention.q_up",
                .rows = shape.tokens,
                .in = shape.hidden,
@@ -112,6 +119,17 @@ void latent_projections(const Shape& shape, Block& block) {
                .split = Split::kColumn,
                .region = "attention"});
     block.steps.back().again |= kUp;
+  };
+  if (shape.plan->recompute == Recompute::kOperators) {  // torchtitan, models/deepseek_v3, Attention.forward
+    queries_down();
+    queries_up();
+    keys_down();
+    keys_norm();
+  } else {  // both norms stand before both up-projections, which one module computes again
+    keys_down();
+    queries_down();
+    keys_norm();
+    queries_up();
   }
   if (!shape.model->indexer) {
     up("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_head_dim + mla.v_head_dim), "attention.kv");

@@ -109,7 +109,10 @@ Block delta_net_block(const Shape& shape) {
                                  .region = "delta",
                                  .behind_norm = blocks::alone_behind_norm(shape),
                                  .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                 .readers = blocks::separate_layers(shape, 2)});
+                                 .readers = blocks::separate_layers(shape, 2),
+                                 .products = size.net.decay_rank > 0 || size.net.gate_rank > 0
+                                                 ? std::vector<std::int64_t>{}
+                                                 : std::vector{size.projected() - 2 * size.heads, 2 * size.heads}});
   in.drops_for_weight_gradient = block.steps.front().again;
   block.steps.push_back(std::move(in));
 

@@ -72,13 +72,12 @@ class LinearLayer {
   }
 
  private:
+  // A product with a bias is another operator (aten.addmm).
   void name_products() {
-    if (layer_.readers > 1 && layer_.sections.size() > 1) {
-      step_.products = layer_.sections;
-    } else {
-      const int parts = std::max(1, layer_.readers);
-      step_.products.assign(static_cast<std::size_t>(parts), layer_.out / parts);
-    }
+    if (layer_.bias) return;
+    const int parts = std::max(1, layer_.readers);
+    step_.products = layer_.products;
+    if (step_.products.empty()) step_.products.assign(static_cast<std::size_t>(parts), layer_.out / parts);
   }
 
   // Autocast casts the hidden states for each layer that reads them, and the weights once a microbatch; the casts'

@@ -38,6 +38,7 @@ struct Linear {
   std::optional<Split> weights = {};
   bool by_element = false;                  // its weights are updated by Adam whatever the optimizer is
   std::vector<std::int64_t> sections = {};  // WeightMatrix::sections
+  std::vector<std::int64_t> products = {};  // BlockStep::products; empty: as many equal ones as readers
 };
 // `input`: what it counts as.
 BlockStep linear(const Shape& shape, ActivationKind input, const Linear& layer);

@@ -88,7 +88,9 @@ Block state_space_block(const Shape& shape) {
       7 * static_cast<double>(tokens) * static_cast<double>(size.inner) * static_cast<double>(space.state);
   const std::int64_t inputs = convolved + size.heads;
   core.forward.push_back(scan(shape, "mamba.scan", flops, inputs, size.inner));
+  const std::size_t scanned = core.forward.size();
   blocks::exchange_heads(shape, core.forward, "mamba.output.all_to_all", 2 * size.inner);
+  core.calls_after_kept = core.forward.size() - scanned;
   blocks::exchange_heads(shape, core.input_gradient, "mamba.output.backward.all_to_all", 2 * size.inner);
   core.input_gradient.push_back(std::move(convolution_again));
   core.input_gradient.push_back(scan(shape, "mamba.scan.backward", 2 * flops, inputs + size.inner, inputs));

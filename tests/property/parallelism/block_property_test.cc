@@ -173,8 +173,10 @@ RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
       RC_ASSERT(step.output_gradient > 0);
       // Linear layers that share an input keep it once, in the first of them, but for casts.
       if (first_linear == 0) first_linear = step.kept_for_weight_gradient;
-      const bool reads_hidden =
+      const bool queries =
           step.name == "attention.q_down" || (step.name == "attention.q_up" && q.model.mla->q_rank == 0);
+      const bool queries_first = q.plan.recompute == Recompute::kOperators;
+      const bool reads_hidden = queries_first ? step.name == "attention.kv_down" : queries;
       const bool shares = (reads_hidden && !casts) || (step.name == "moe.shared.fc1" && !shared_casts) ||
                           (step.name == "mlp.fc1" && attends && q.model.branches == Branches::kParallel);
       RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);

@@ -503,8 +503,41 @@ TEST(Operators, ProductsInEightBitsRunAgain) {
   EXPECT_THAT(names(step(layer, "mlp.fc2").repeated), Not(Contains("mlp.fc2")));
 }
 
-// Tokens that were exchanged are kept; the experts' grouped products run again, but for those of the last layer, whose
-// outputs are kept behind their exchange. The router is not counted.
+// A product with a bias is no aten.mm either: of a layer with biased queries, keys and values, the projection behind
+// attention is the first that counts.
+TEST(Operators, ProductsWithABiasAreNotCounted) {
+  Model model = llama(1, 4096, 32, 8, 14336);
+  model.qkv_bias = true;
+  const ParallelPlan plan{.recompute = Recompute::kOperators};
+  const Block layer = layer_block(Shape(model, plan, {1, 1, 8192, Precision::kBf16}), layer_kinds(model).kinds[0]);
+  EXPECT_THAT(names(step(layer, "attention.qkv").repeated), ElementsAre("attention.qkv"));
+  EXPECT_DOUBLE_EQ(step(layer, "attention.qkv").kept_outputs, 0);
+  EXPECT_DOUBLE_EQ(step(layer, "attention.proj").kept_outputs, 8192 * 4096 * 2.0);
+  EXPECT_DOUBLE_EQ(step(layer, "mlp.fc1").kept_outputs, 8192 * 14336 * 2.0);  // the third, not the second
+}
+
+// Latent attention counts wq_a, wq_b, wkv_a, wkv_b, wo: the low ranks are kept, their up-projections run again.
+TEST(Operators, LowRanksOfLatentAttentionAreKept) {
+  Model model = llama(1, 512, 8, 8, 1024);
+  model.mla = LatentAttention{96, 32, 16, 8, 24};
+  ParallelPlan plan{.recompute = Recompute::kOperators};
+  const Training training{1, 1, 256, Precision::kBf16};
+  const Block layer = layer_block(Shape(model, plan, training), layer_kinds(model).kinds[0]);
+  const auto kept = [&](std::string_view name) { return step(layer, name).kept_outputs / (256 * 2); };
+  EXPECT_DOUBLE_EQ(kept("attention.q_down"), 96);
+  EXPECT_DOUBLE_EQ(kept("attention.q_up"), 0);
+  EXPECT_DOUBLE_EQ(kept("attention.kv_down"), 32 + 8);
+  EXPECT_DOUBLE_EQ(kept("attention.kv_up"), 0);
+  EXPECT_DOUBLE_EQ(kept("attention.proj"), 512);
+  // The same kernels as without recomputation.
+  plan.recompute = Recompute::kNone;
+  const Block plain = layer_block(Shape(model, plan, training), layer_kinds(model).kinds[0]);
+  EXPECT_DOUBLE_EQ(flops_of(layer).forward, flops_of(plain).forward);
+  EXPECT_DOUBLE_EQ(after_forward(layer), after_forward(plain));
+}
+
+// Tokens that were exchanged are kept. The experts' first product runs again, for their activation; the second one not:
+// what it makes is read by an exchange whose output is kept. The router is not counted.
 TEST(Operators, ExchangedTokensAreKept) {
   Model model = llama(1, 4096, 32, 8, 14336);
   model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 14336};
@@ -515,6 +548,13 @@ TEST(Operators, ExchangedTokensAreKept) {
   EXPECT_THAT(step(layer, "moe.dispatch").repeated, IsEmpty());
   EXPECT_DOUBLE_EQ(step(layer, "moe.dispatch").kept_outputs, 2.0 * 4096 * 2 * 4096);
   EXPECT_THAT(names(step(layer, "moe.fc1").repeated), ElementsAre("moe.fc1"));
+  EXPECT_THAT(step(layer, "moe.fc2").repeated, IsEmpty());
+  EXPECT_THAT(step(layer, "moe.combine").repeated, IsEmpty());
+  // Shared experts between the exchange and the sum read other tokens.
+  model.moe->shared_experts = 1, model.moe->shared_expert_ffn = 1024;
+  const Block shared = layer_block(Shape(model, plan, {8, 1, 4096, Precision::kBf16}), layer_kinds(model).kinds[0]);
+  EXPECT_THAT(step(shared, "moe.combine").repeated, IsEmpty());
+  EXPECT_THAT(step(shared, "moe.fc2").repeated, IsEmpty());
 }
 
 TEST_F(GptLayer, UntilTheWeightGradient) {

@@ -675,6 +675,11 @@ TEST(Memory, LayersRecomputedTogetherKeepOneInput) {
   EXPECT_NEAR(activations(4) - activations(1), (3 - 10) * input + 3 * layer, 1);
   EXPECT_NEAR(activations(10) - activations(1), (1 - 10) * input + 9 * layer, 1);
   EXPECT_EQ(activations(12), activations(10));
+  // A forward pass alone recomputes nothing.
+  ParallelPlan forward{.passes = Passes::kForward, .recompute = Recompute::kFull, .recompute_together = 4};
+  const Bytes together = memory_budget(model, forward, training)->peak();
+  forward.recompute_together = 1;
+  EXPECT_EQ(together, memory_budget(model, forward, training)->peak());
 }
 
 TEST(Memory, SelectiveRecomputationHoldsTheModuleThatRuns) {
