@@ -127,6 +127,7 @@ std::string settings_text(const ParallelPlan& plan) {
   if (freezes_in_4_bits(plan)) settings += " beside weights in 4 bits";
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);
+  if (reduces_each_round(plan)) settings += ", gradients reduced once a round";
   if (offloads_weights(plan)) settings += ", weights on the host";
   if (plan.offload_activations > 0)
     settings += fmt::format(", activations of {} layer{} of each chunk on the host", plan.offload_activations,
