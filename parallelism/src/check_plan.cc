@@ -108,16 +108,17 @@ void check_expert_ranks(const Model& model, const ParallelPlan& plan, const Trai
                   "use plan/ep=1");
     return;
   }
-  const std::int64_t over = std::max<std::int64_t>(1, plan.dp * plan.cp * plan.tp / expert_tp(plan));
+  const std::int64_t etp = expert_tp(plan), ranks = plan.dp * plan.cp * plan.tp;
+  const std::int64_t over = std::max<std::int64_t>(1, ranks / etp);
   check.divides(
       "plan/ep", plan.ep, model.moe->experts,
       [&] {
         return fmt::format("ep {} does not divide the {} experts of {}", plan.ep, model.moe->experts, model.name);
       },
       over);
-  if (plan.dp * plan.cp * plan.tp % expert_tp(plan) != 0) return;  // check_parts_of_experts tells
-  const std::int64_t needed = plan.ep * expert_tp(plan), own = plan.tp * plan.cp;
-  const bool whole_experts = expert_tp(plan) > 1 && plan.dp * plan.cp * plan.tp % plan.ep == 0;
+  if (ranks % etp != 0) return;  // check_parts_of_experts tells
+  const std::int64_t needed = plan.ep * etp, own = plan.tp * plan.cp;
+  const bool whole_experts = etp > 1 && ranks % plan.ep == 0;
   check.divides(
       "plan/ep", plan.ep, over,
       [&] {

@@ -26,15 +26,14 @@ FragmentId LayerFragments::with(const BesidePass& beside) {
         made.add(Stream::kHost, writer_.intern(host_item(name, Category::kOther, copy)), {kEntry, kPreviousKernel}));
   }
   if (gathers) {
+    const std::span<const WorkId> works = replicas_.gathers(*gathers);
     std::int32_t loaded = kEntry;
     if (const Bytes bytes = replicas_.loaded(*gathers); bytes > Bytes()) {
       const WorkItem load = host_item("weights.load", Category::kOther, {bytes, {}});
       loaded = made.add(Stream::kHost, writer_.intern(load), {kEntry, kPreviousKernel});
-      if (replicas_.gathers(*gathers).empty()) made.exits.push_back(loaded);
+      if (works.empty()) made.exits.push_back(loaded);
     }
-    for (const WorkId work : replicas_.gathers(*gathers)) {
-      collective = made.add(Stream::kShardedWeights, work, {loaded, kPreviousKernel});
-    }
+    for (const WorkId work : works) collective = made.add(Stream::kShardedWeights, work, {loaded, kPreviousKernel});
   }
   const double sum = gradient_size(plan_, shape_.dtype) / size_of(shape_.dtype);
   if (reduces) {

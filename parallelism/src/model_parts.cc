@@ -128,12 +128,10 @@ void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan&
   }
   ParallelPlan keeping = plan;
   keeping.recompute = Recompute::kNone;
-  Training in_16_bits = training;
-  if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
   const bool keeps = keeps_some_layers(plan), mixes = has_layers_in_16_bits(plan);
   if (keeps) add_layers(Shape(model, keeping, training), true, false);
-  if (mixes) add_layers(Shape(model, plan, in_16_bits), false, true);
-  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits), true, true);
+  if (mixes) add_layers(Shape(model, plan, in_16_bits(training)), false, true);
+  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits(training)), true, true);
 }
 
 std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,

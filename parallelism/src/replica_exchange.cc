@@ -182,9 +182,7 @@ void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int
 LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
                                PlanCache& cache) {
   // Of rounds, most passes have none.
-  if (!shards_gradients(plan) || reduces_each_round(plan) || plan.optimizer == OptimizerKind::kMuon ||
-      has_layers_in_16_bits(plan))
-    return {};
+  if (adds_up_gradients(plan) || plan.optimizer == OptimizerKind::kMuon || has_layers_in_16_bits(plan)) return {};
   const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
   const Shape shape(model, plan, training);
   const ReplicaCollectives collectives(plan, shape, mesh_of(plan), {});

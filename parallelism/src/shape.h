@@ -71,6 +71,12 @@ struct Shape {
   Bytes residual_states() const { return static_cast<double>(tokens * hidden) * hidden_element * units::B; }
 };
 
+// The training of layers whose products stay in 16 bits under an 8-bit format.
+inline Training in_16_bits(Training training) {
+  if (quantizes(training.precision)) training.precision = Precision::kBf16;
+  return training;
+}
+
 // Model parameters on one rank of a stage. Split over tp: matrices; whole on every rank: norms, routers, latent
 // down-projections.
 struct RankParameters {

@@ -76,6 +76,8 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
   const ParallelPlan& plan = *shape.plan;
   std::vector<StageChunks> stages(static_cast<std::size_t>(plan.pp));
   const bool splits = traits_of(plan).splits_backward;
+  // The loss's gradients of a table that it shares are with its other ones.
+  const bool shares_table = plan.pp == 1 && shape.model->ties_logits() && plan.lora_rank == 0;
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       const auto chunk = static_cast<std::size_t>(direction[position].chunk);
@@ -85,8 +87,6 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
       for (const PartRun& run : part_runs(parts, plan, layers, position)) {
         const ModelPart& part = parts[run.part];
         trained += part.parameters * static_cast<double>(run.count);
-        // The loss's gradients of a table that it shares are with its other ones.
-        const bool shares_table = plan.pp == 1 && shape.model->ties_logits() && plan.lora_rank == 0;
         if (run.part == Part::kLoss && position > 0 && shares_table) trained.dense += shape.table();
         double working = splits ? part.working_of_split : part.working;
         if (run.part == Part::kLoss || run.part == Part::kPredictionLoss) {

@@ -62,13 +62,12 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
     // Which operators run again depends on what ranks exchange, and on the format of the products.
     ParallelPlan balanced = plan;
     balanced.expert_imbalance = {};
-    Training in_16_bits = training;
-    if (quantizes(in_16_bits.precision)) in_16_bits.precision = Precision::kBf16;
     const double wide = std::min(
         1.0, static_cast<double>(plan.bf16_first_layers + plan.bf16_last_layers) / static_cast<double>(model.layers));
-    for (const auto& [precise, share] : {std::pair(training, 1 - wide), std::pair(in_16_bits, wide)}) {
+    for (const auto& [precise, share] : {std::pair(training, 1 - wide), std::pair(in_16_bits(training), wide)}) {
+      if (!(share > 0)) continue;
       const BlockFlops of_rank = flops_of(block(Shape(model, balanced, precise)));
-      if (!(share > 0) || !(of_rank.forward > 0)) continue;
+      if (!(of_rank.forward > 0)) continue;
       sum.repeated += share * each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
     }
   };

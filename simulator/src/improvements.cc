@@ -268,11 +268,8 @@ std::vector<Candidate> less_sharing(const Scenario& from) {
 
 // Gradients of a round of backward passes are reduced at once.
 std::vector<Candidate> fewer_reductions(const Scenario& from) {
-  if (from.plan.zero != ZeroStage::kGradients || !shards_gradients(from.plan) || reduces_each_round(from.plan) ||
-      !takes_turns(from.plan)) {
-    return {};
-  }
   ParallelPlan plan = from.plan;
+  if (plan.zero != ZeroStage::kGradients || adds_up_gradients(plan) || !takes_turns(plan)) return {};
   plan.reduce_each = ReduceEach::kRound;
   return {with_plan(from, "reduce gradients once a round of backward passes", plan)};
 }

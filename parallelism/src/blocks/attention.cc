@@ -52,21 +52,21 @@ void grouped_query_projections(const Shape& shape, Block& block) {
     products.front() += gate;
     products.pop_back();
   }
-  block.steps.push_back(blocks::linear(
-      shape, ActivationKind::kAttentionProjections,
-      {.name = "attention.qkv",
-       .rows = shape.tokens,
-       .in = shape.hidden,
-       .out = out,
-       .bias = bias,
-       .split = Split::kColumn,
-       .region = "attention",
-       .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
-       .behind_norm = blocks::alone_behind_norm(shape),
-       .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-       .readers = blocks::separate_layers(shape, projections(shape)),
-       .sections = std::move(sections),
-       .products = blocks::separate_layers(shape, 2) == 1 ? std::vector<std::int64_t>{out} : std::move(products)}));
+  if (blocks::separate_layers(shape, 2) == 1) products.clear();
+  block.steps.push_back(blocks::linear(shape, ActivationKind::kAttentionProjections,
+                                       {.name = "attention.qkv",
+                                        .rows = shape.tokens,
+                                        .in = shape.hidden,
+                                        .out = out,
+                                        .bias = bias,
+                                        .split = Split::kColumn,
+                                        .region = "attention",
+                                        .epilogue = bias ? Epilogue::kBias : Epilogue::kNone,
+                                        .behind_norm = blocks::alone_behind_norm(shape),
+                                        .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
+                                        .readers = blocks::separate_layers(shape, projections(shape)),
+                                        .sections = std::move(sections),
+                                        .products = std::move(products)}));
 }
 
 // DeepSeek-V2 (arXiv 2405.04434), s.2.1.2-2.1.3. Down-projections are whole on every rank and run on its own tokens,

@@ -38,14 +38,19 @@ void communicate(const Shape& shape, std::vector<Call>& calls, std::string name,
   }
 }
 
+// Whether each rank of a tensor-parallel group, or of an expert's, has tokens of its own.
+static bool divides_tokens(const Shape& shape, Axis axis) {
+  return axis == Axis::kTensor ? shape.sequence_parallel : shape.gathers_rows();
+}
+
 void reduce(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
-  const bool scatter = axis == Axis::kTensor ? shape.sequence_parallel : shape.gathers_rows();
+  const bool scatter = divides_tokens(shape, axis);
   communicate(shape, calls, concat(name, scatter ? ".reduce_scatter" : ".all_reduce"),
               scatter ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce, size, axis);
 }
 
 void gather(const Shape& shape, std::vector<Call>& calls, std::string_view name, Bytes size, Axis axis) {
-  if (!(axis == Axis::kTensor ? shape.sequence_parallel : shape.gathers_rows())) return;
+  if (!divides_tokens(shape, axis)) return;
   communicate(shape, calls, concat(name, ".all_gather"), CollectiveKind::kAllGather, size, axis);
 }
 

@@ -539,19 +539,15 @@ Block moe_block(const Shape& shape) {
   // A graph of the router holds the norm before it, and shared experts that run beside nothing (Megatron-Core,
   // moe_layer.py and transformer_layer.py).
   for (BlockStep& step : block.steps) step.module = LayerModule::kMoeRouter;
-  const std::size_t others = shared.size();
   const auto pass_shared_experts = [&] {
+    block.steps.back().reader = 1 + shared.size();
     for (BlockStep& step : shared) in_layer(std::move(step), kMoe | set_of(RecomputeModule::kSharedExperts));
   };
   const bool one_kernel = in_one_kernel(shape);
   const bool latent = size.width != shape.hidden;
   if (latent) in_layer(to_latent(shape, size)).drops_for_weight_gradient |= norm_again;
   in_layer(one_kernel ? take_rows(shape, size) : send_rows(shape, size, exchanges));
-  const std::size_t sent = block.steps.size() - 1;
-  if (beside) {
-    pass_shared_experts();
-    block.steps[sent].reader = 1 + others;
-  }
+  if (beside) pass_shared_experts();
   const std::size_t last_shared = block.steps.size() - 1;
   if (!one_kernel) in_layer(receive_rows(shape, size, exchanges));
   in_layer(grouped_linear(shape, size,
@@ -579,11 +575,10 @@ Block moe_block(const Shape& shape) {
   down.drops_for_weight_gradient |= kActivation;
   in_layer(one_kernel ? sum_rows(shape, size) : combine(shape, size));
   if (latent) in_layer(from_latent(shape, size));
-  if (!beside) {
-    block.steps.back().reader = 1 + others;
-    pass_shared_experts();
-  } else {
+  if (beside) {
     block.steps[last_shared].reader = block.steps.size() - last_shared;
+  } else {
+    pass_shared_experts();
   }
   if (shape.model->moe->shared_experts > 0) {
     BlockStep add;
