@@ -368,14 +368,14 @@ void check_offloaded_weights(const Model&, const ParallelPlan& plan, const Train
   }
 }
 
-// Newton-Schulz iterations read whole matrices (Megatron-Core, arguments.py: no FSDP with such optimizers), and no
-// framework runs them on the CPU.
+// Newton-Schulz iterations read whole matrices, and no framework runs them on the CPU. DeepSpeed's ZeRO-3 updates by
+// the gradients of one microbatch (August 2026, stage3.py, _apply_distributed_muon_update).
 void check_muon(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
   if (plan.optimizer != OptimizerKind::kMuon) return;
   check.in_range("plan/muon_steps", plan.muon_steps, kMostMuonSteps);
-  if (plan.zero >= ZeroStage::kGradients) {
-    check.fail_at("plan/zero", "Muon needs whole matrices on a rank, and ZeRO 2 and 3 split them", "0 or 1",
-                  "use plan/zero=1, or plan/optimizer=adam");
+  if (!can_update(plan)) {
+    check.fail_at("plan/zero", "Muon needs whole matrices, and ZeRO 3 splits them; FSDP2 alone brings them together",
+                  "0, 1 or 2, or 3 of FSDP2", "use plan/zero=2, plan/zero_library=fsdp2, or plan/optimizer=adam");
   }
   if (plan.offload_optimizer.value > 0) {
     check.fail_at("plan/offload_optimizer", "Muon updates matrices on the GPU alone", "0",

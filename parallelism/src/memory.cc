@@ -110,7 +110,7 @@ Result<PlanHoldings> holdings_of(const Model& model, const ParallelPlan& plan, c
   const Seats& seats = held.pipeline.passes->seats;
   held.trained = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts);
   held.frozen = stage_parameters(held.shape, seats, held.pipeline.layers, *held.parts, &ModelPart::frozen);
-  held.shares = stage_shares(plan, seats, held.pipeline.layers, *held.parts);
+  held.shares = stage_shares(held.shape, seats, held.pipeline.layers, *held.parts);
   held.kept = held.by_stage(*held.parts);
   // No more are under way than there are.
   for (std::size_t stage = 0; stage < held.kept.size(); ++stage) {

@@ -6,6 +6,19 @@
 namespace ns_dist {
 namespace {
 
+constexpr double kBytes = 4;  // of fp32
+
+// What a gradient, its momentum and a weight take, in elements of fp32.
+struct Elements {
+  double gradient = 1, momentum = 1, weight = 1;
+};
+Elements elements_of(const Shape& shape, DType gradient, DType weights) {
+  const ParallelPlan& plan = *shape.plan;
+  return {size_of(gradient) / units::B / kBytes,
+          bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights).moment / kBytes,
+          size_of(weights) / units::B / kBytes};
+}
+
 // One matrix: `rows` x `columns` of it lie on this rank.
 class Update {
  public:
@@ -28,7 +41,7 @@ class Update {
     if (whole && split_ == SplitSide::kRows) rows *= ranks_;
     if (whole && split_ == SplitSide::kColumns) columns *= ranks_;
     const std::int64_t elements = rows * columns;
-    const double fp32 = 4.0 * static_cast<double>(elements);  // bytes
+    const double fp32 = kBytes * static_cast<double>(elements);
     if (whole && ranks_ > 1) {
       communicate("all_gather", CollectiveKind::kAllGather, fp32);
       copy("concat", fp32);
@@ -79,12 +92,9 @@ class Update {
 }  // namespace
 
 std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DType gradient, DType weights) {
-  const ParallelPlan& plan = *shape.plan;
   const std::int64_t elements = matrix.rows * matrix.columns;
-  const double whole = 4.0 * static_cast<double>(elements);  // bytes of fp32
-  // Elements of fp32.
-  const double state = bytes_per_parameter(shape.dtype, plan.optimizer_state, plan.weights).moment / 4;
-  const double read = size_of(gradient) / units::B / 4, weight = size_of(weights) / units::B / 4;
+  const double whole = kBytes * static_cast<double>(elements);
+  const auto [read, state, weight] = elements_of(shape, gradient, weights);
   std::vector<Call> calls;
   Update update(shape, matrix, calls);
   update.elementwise("decay", elements, weight, weight, 1);
@@ -99,6 +109,26 @@ std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DT
   }
   update.elementwise("update", elements, 1 + weight, weight, 2);
   return calls;
+}
+
+MuonParts muon_parts(const Shape& shape, const WeightMatrix& matrix, std::int64_t ranks, DType gradient,
+                     DType weights) {
+  const std::int64_t part = (matrix.rows * matrix.columns + ranks - 1) / ranks;
+  const double whole = kBytes * matrix.size();
+  const auto [read, state, weight] = elements_of(shape, gradient, weights);
+  MuonParts parts;
+  Update momentum(shape, matrix, parts.momentum);
+  momentum.elementwise("momentum", part, read + state, state, 3);
+  momentum.elementwise("nesterov", part, read + state, 1, 3);
+  Update orthogonal(shape, matrix, parts.orthogonal);
+  orthogonal.copy("unpack", whole);
+  if (matrix.sections.empty()) orthogonal.orthogonalize(matrix.rows, matrix.columns);
+  for (const std::int64_t rows : matrix.sections) orthogonal.orthogonalize(rows, matrix.columns);
+  orthogonal.copy("pack", whole);
+  Update update(shape, matrix, parts.update);
+  update.elementwise("decay", part, weight, weight, 1);
+  update.elementwise("update", part, 1 + weight, weight, 2);
+  return parts;
 }
 
 }  // namespace ns_dist

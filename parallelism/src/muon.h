@@ -16,4 +16,12 @@ namespace ns_dist {
 // optimizer reads it; `weights`: in which it updates.
 std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DType gradient, DType weights);
 
+// The same of a matrix of which each of `ranks` ranks has a part (torchtitan, August 2026, dist_muon.py): each rank
+// updates the momentum of its part, one rank gathers and orthogonalizes the whole, and each moves its part of the
+// weights. What travels is fp32.
+struct MuonParts {
+  std::vector<Call> momentum, orthogonal, update;
+};
+MuonParts muon_parts(const Shape& shape, const WeightMatrix& matrix, std::int64_t ranks, DType gradient, DType weights);
+
 }  // namespace ns_dist

@@ -35,7 +35,7 @@ class StepPlanner {
         layers_(pipeline.layers),
         parts_(*parts),
         writer_(shape_, mesh_of(plan), parts),
-        shares_(stage_shares(plan_, seats_, layers_, parts_)),
+        shares_(stage_shares(shape_, seats_, layers_, parts_)),
         replicas_(plan_, shape_, parts_, reads_one_table(shape_, seats_, layers_), shares_, writer_),
         fragments_(plan_, shape_, parts_, writer_, replicas_),
         end_(plan_, shape_, seats_, layers_, writer_, replicas_),

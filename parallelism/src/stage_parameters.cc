@@ -47,21 +47,26 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
   return held;
 }
 
-std::vector<MatrixShares> stage_shares(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
+std::vector<MatrixShares> stage_shares(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                        const ModelParts& parts) {
+  const ParallelPlan& plan = *shape.plan;
   std::vector<MatrixShares> shares(static_cast<std::size_t>(plan.pp));
   if (plan.optimizer != OptimizerKind::kMuon || plan.passes != Passes::kTraining) return shares;
   std::vector<Matrices> held(shares.size());
+  std::vector<std::int64_t> count(shares.size());
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
-      Matrices& stage = held[static_cast<std::size_t>(direction[position].stage)];
+      const auto stage = static_cast<std::size_t>(direction[position].stage);
+      count[stage] += layers[position].count + layers[position].predictions;
       for_each_run(parts, plan, layers, position,
-                   [&](const PartRun& run) { add(parts[run.part].matrices, run.count, stage); });
+                   [&](const PartRun& run) { add(parts[run.part].matrices, run.count, held[stage]); });
     }
   }
+  const std::int64_t layer_experts = shape.model->moe ? shape.model->moe->experts / plan.ep : 0;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
     const bool alike = stage > 0 && held[stage] == held[stage - 1];
-    shares[stage] = alike ? shares[stage - 1] : share_matrices(held[stage], plan);
+    shares[stage] = alike ? shares[stage - 1] : share_matrices(held[stage], plan, layer_experts);
+    shares[stage].layers = count[stage];
   }
   return shares;
 }

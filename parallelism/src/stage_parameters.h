@@ -38,7 +38,7 @@ std::vector<RankParameters> stage_parameters(const Shape& shape, const Seats& se
                                              const ModelParts& parts,
                                              RankParameters ModelPart::*which = &ModelPart::parameters);
 // Of the matrices that the optimizer updates as wholes, by stage.
-std::vector<MatrixShares> stage_shares(const ParallelPlan& plan, const Seats& seats, std::span<const LayerRange> layers,
+std::vector<MatrixShares> stage_shares(const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
                                        const ModelParts& parts);
 
 }  // namespace ns_dist

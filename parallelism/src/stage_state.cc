@@ -160,10 +160,11 @@ void StageState::add_copies_of_gradients(StageMemory& used) const {
 }
 
 void StageState::add_optimizer(StageMemory& used) const {
-  used.optimizer =
-      (updated_ * (1 - plan_.offload_optimizer.value) * each_.optimizer - shares_.owned * each_.moment) * units::B;
+  used.optimizer = (updated_ * (1 - plan_.offload_optimizer.value) * each_.optimizer +
+                    (shares_.beyond - shares_.owned) * each_.moment) *
+                   units::B;
   // The rank with a table has little else.
-  if (sums_whole_gradients(plan_) && plan_.zero != ZeroStage::kNone) {
+  if (sums_whole_gradients(plan_)) {
     const double largest = std::max(shape_.table(), shape_.layer_table());
     const double table = std::min(largest, std::max(0.0, trained_.dense - trained_.matrices));
     used.optimizer = max(used.optimizer, table * each_.optimizer * units::B);

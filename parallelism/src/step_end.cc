@@ -1,6 +1,7 @@
 #include "step_end.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -137,6 +138,7 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
                                        gradients)));
   update(owned - shares.owned, body);
   update_matrices(shares.updated, body);
+  update_parts(shares, body);
   // Operands of the next step's products, with their transposes, or the share that is gathered.
   const double share = gathers_casts(plan_, shape_) && held.total() > 0 ? owned / held.total() : 1;
   const double operands = casts_in_passes(plan_) ? 0 : held.quantized * share;
@@ -201,6 +203,58 @@ void StepEnd::update_matrices(const Matrices& matrices, Bodies& body) {
     updated += matrix.size() * static_cast<double>(count);
   }
   if (updated > 0) cast_weights(static_cast<std::int64_t>(updated), body);
+}
+
+// All-to-alls that bring parts of matrices to the ranks that orthogonalize them, or back: this share of all of them.
+std::vector<WorkItem> StepEnd::exchanges(std::string_view name, const MatrixShares& shares, double share) const {
+  std::vector<WorkItem> items;
+  for (const bool experts : {false, true}) {
+    const auto parameters = [&](const Matrices& matrices) {
+      double all = 0;
+      for (const auto& [matrix, count] : matrices) {
+        if (matrix.experts == experts) all += matrix.size() * static_cast<double>(count);
+      }
+      return all;
+    };
+    Collective exchange{CollectiveKind::kAllToAll, Bytes(),
+                        replica_groups(plan_, writer_.program().mesh, 0, experts).sharing};
+    const auto ranks = static_cast<double>(exchange.group.size());
+    const double mean = parameters(shares.in_parts) / ranks;
+    if (!(mean > 0)) continue;
+    exchange.size = share * mean * size_of(DType::kFp32);
+    exchange.imbalance = std::clamp(parameters(shares.gathered) / mean, 1.0, ranks);
+    items.push_back({std::string(experts ? "optimizer.muon.experts." : "optimizer.muon.").append(name),
+                     Category::kDataParallel, std::move(exchange)});
+  }
+  return items;
+}
+
+// Matrices travel in buckets of two layers, beside the products of others; the first bucket's way to its ranks and the
+// last one's way back are beside nothing (torchtitan, models/kimi_k2_7/config_registry.py, bucket_layer_ids, and
+// distributed/flex_shard/_optimizer_reshard_schedule.py).
+void StepEnd::update_parts(const MatrixShares& shares, Bodies& body) {
+  if (shares.in_parts.empty()) return;
+  const auto each = [&](const Matrices& matrices, std::vector<Call> MuonParts::*which) {
+    for (const auto& [matrix, count] : matrices) {
+      const std::int64_t ranks = sharing_replicas(plan_, matrix.experts);
+      const MuonParts parts = muon_parts(shape_, matrix, ranks, read_gradients(), updated_type());
+      body.push_back(run_of(writer_.add(parts.*which, Category::kOptimizer), -1, count));
+    }
+  };
+  const auto travel = [&](std::string_view name, double share) {
+    start(writer_.intern(exchanges(name, shares, share)), -1, body);
+  };
+  constexpr std::int64_t kBucketLayers = 2;
+  const double bucket = 1 / std::max(1.0, std::ceil(static_cast<double>(shares.layers) / kBucketLayers));
+  constexpr std::string_view kThere = "momentum.all_to_all", kBack = "orthogonal.all_to_all";
+  each(shares.in_parts, &MuonParts::momentum);
+  travel(kThere, bucket);
+  body.push_back(await_replicas());
+  if (bucket < 1) travel(kThere, 1 - bucket), travel(kBack, 1 - bucket);
+  each(shares.gathered, &MuonParts::orthogonal);
+  travel(kBack, bucket);
+  body.push_back(await_replicas());
+  each(shares.in_parts, &MuonParts::update);
 }
 
 // Of what the host updates, gradients go down, the CPU updates, and weights come back, one after the other and

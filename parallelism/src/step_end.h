@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "ns_dist/layer_division.h"
@@ -45,6 +46,8 @@ class StepEnd {
   void gather_weights(const RankParameters& held, Bodies& body);
   void update(double owned, Bodies& body);
   void update_matrices(const Matrices& matrices, Bodies& body);
+  void update_parts(const MatrixShares& shares, Bodies& body);
+  std::vector<WorkItem> exchanges(std::string_view name, const MatrixShares& shares, double share) const;
   void cast_weights(std::int64_t count, Bodies& body);
   DType read_gradients() const;
   bool casts_weights() const;

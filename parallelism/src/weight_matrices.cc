@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,14 +18,26 @@ double work_of(const WeightMatrix& matrix) {
 // A rank takes no more parameters than this over the mean, if another can have them (_NUMEL_EPSILON there).
 constexpr double kMostOverMean = 1.3;
 
+double parameters_of(const Matrices& matrices) {
+  double all = 0;
+  for (const auto& [matrix, count] : matrices) all += matrix.size() * static_cast<double>(count);
+  return all;
+}
+
+// Of the experts of each layer, which are `all`, only so many.
+Matrices of_experts(Matrices matrices, std::int64_t some, std::int64_t all) {
+  for (MatrixCount& each : matrices) each.count = each.count / all * some;
+  return matrices;
+}
+
 // What `ranks` ranks update of the matrices of one kind.
 struct Packing {
   Matrices busiest;
   double fullest = 0, all = 0;  // parameters: of the rank with the most, of all ranks
 };
-Packing pack(Matrices matrices, std::int64_t ranks) {
+Packing pack(Matrices matrices, std::int64_t ranks, double most_over_mean) {
   Packing packing;
-  for (const auto& [matrix, count] : matrices) packing.all += matrix.size() * static_cast<double>(count);
+  packing.all = parameters_of(matrices);
   if (ranks == 1 || matrices.empty()) {
     packing.fullest = packing.all;
     packing.busiest = std::move(matrices);
@@ -39,7 +52,7 @@ Packing pack(Matrices matrices, std::int64_t ranks) {
   for (std::size_t rank = 0; rank < used; ++rank) loads.emplace(0, rank);
   std::vector<double> sizes(used);
   std::vector<std::vector<std::int64_t>> counts(matrices.size(), std::vector<std::int64_t>(used));
-  const double most = kMostOverMean * packing.all / static_cast<double>(ranks);
+  const double most = most_over_mean * packing.all / static_cast<double>(ranks);
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const double size = matrices[i].matrix.size();
     for (std::int64_t j = 0; j < matrices[i].count; ++j) {
@@ -64,6 +77,35 @@ Packing pack(Matrices matrices, std::int64_t ranks) {
   return packing;
 }
 
+// Ranks have equal parts of matrices on end, and update those that are in their part, be it in part.
+void share_flat(Matrices matrices, std::int64_t ranks, MatrixShares& shares) {
+  const double part = parameters_of(matrices) / static_cast<double>(ranks);
+  const auto largest = std::max_element(
+      matrices.begin(), matrices.end(),
+      [](const MatrixCount& a, const MatrixCount& b) { return work_of(a.matrix) < work_of(b.matrix); });
+  Matrices updated = {{largest->matrix, 1}};
+  add(pack(std::move(matrices), ranks, kMostOverMean).busiest, 1, updated);
+  shares.owned += part;
+  shares.beyond += std::max(0.0, parameters_of(updated) - part);
+  add(updated, 1, shares.updated);
+}
+
+// Ranks have a part of each matrix, or whole experts.
+void share_parts(Matrices matrices, std::int64_t ranks, std::int64_t layer_experts, MatrixShares& shares) {
+  if (layer_experts >= ranks) {
+    const Matrices whole = of_experts(std::move(matrices), (layer_experts + ranks - 1) / ranks, layer_experts);
+    shares.owned += parameters_of(whole);
+    add(whole, 1, shares.updated);
+    return;
+  }
+  shares.owned += parameters_of(matrices) / static_cast<double>(ranks);
+  add(matrices, 1, shares.in_parts);
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  add(layer_experts > 0 ? of_experts(std::move(matrices), 1, layer_experts)
+                        : pack(std::move(matrices), ranks, kAny).busiest,
+      1, shares.gathered);
+}
+
 }  // namespace
 
 void add(const Matrices& from, std::int64_t times, Matrices& to) {
@@ -74,7 +116,7 @@ void add(const Matrices& from, std::int64_t times, Matrices& to) {
   }
 }
 
-MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan) {
+MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, std::int64_t layer_experts) {
   MatrixShares shares;
   for (const bool experts : {false, true}) {
     Matrices kind;
@@ -82,7 +124,15 @@ MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan) 
                  [&](const MatrixCount& each) { return each.matrix.experts == experts; });
     if (kind.empty()) continue;
     const std::int64_t ranks = plan.zero == ZeroStage::kNone ? 1 : sharing_replicas(plan, experts);
-    Packing packing = pack(std::move(kind), ranks);
+    if (ranks > 1 && plan.zero == ZeroStage::kGradients) {
+      share_flat(std::move(kind), ranks, shares);
+      continue;
+    }
+    if (ranks > 1 && plan.zero == ZeroStage::kParameters) {
+      share_parts(std::move(kind), ranks, experts ? layer_experts : 0, shares);
+      continue;
+    }
+    Packing packing = pack(std::move(kind), ranks, kMostOverMean);
     shares.owned += packing.fullest;
     if (!sums_whole_gradients(plan)) {
       (experts ? shares.expert_padding : shares.padding) = packing.fullest * static_cast<double>(ranks) / packing.all;

@@ -33,17 +33,30 @@ void add(const Matrices& from, std::int64_t times, Matrices& to);
 
 // What a rank holds and updates of the matrices of its stage.
 struct MatrixShares {
-  Matrices updated;  // by the rank with the most work
-  double owned = 0;  // parameters of the rank that updates the most
+  Matrices updated;  // as wholes, by the rank with the most work
+  // Matrices of which each rank that shares weights updates a part; and those of them that the rank with the most work
+  // gathers, so that it can make them orthogonal.
+  Matrices in_parts, gathered;
+  double owned = 0;   // parameters of the rank that updates the most
+  double beyond = 0;  // parameters that are another rank's, of matrices of which this rank keeps the whole momentum
+  std::int64_t layers = 0;  // of the stage
   // Elements of the buffers in which gradients are reduced and weights are gathered over the parameters in them. Each
   // rank's part of a buffer is as large as the largest.
   double padding = 1, expert_padding = 1;
   friend bool operator==(const MatrixShares&, const MatrixShares&) = default;
 };
-// Each rank updates all of its matrices under ZeRO 0. Under ZeRO 1 a matrix belongs to one of the ranks that hold it:
-// from the most work to the least, each to the rank that has the least so far and is not too full (Megatron-Core,
-// August 2026, layer_wise_optimizer.py, _compute_per_buffer_param_layout, of one bucket).
-MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan);
+// `layer_experts`: those of a layer on this rank. Which matrices a rank updates depends on ZeRO:
+// * 0: all that it has.
+// * 1: a matrix belongs to one of the ranks that hold it: from the most work to the least, each to the rank that has
+// the
+//   least so far and is not too full (Megatron-Core, August 2026, layer_wise_optimizer.py,
+//   _compute_per_buffer_param_layout, of one bucket).
+// * 2: ranks have equal parts of all matrices on end, and each updates the matrices that begin or end in its part
+//   (DeepSpeed, August 2026, stage_1_and_2.py, get_flat_partition). That is one more than its share on average.
+// * 3: FSDP2 has a part of each matrix on each rank, or whole experts where a layer has as many as there are ranks.
+//   Parts are gathered on the rank that has the least work so far; experts, on the first ranks (torchtitan, August
+//   2026, dist_muon.py and models/kimi_k2_7/config_registry.py).
+MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, std::int64_t layer_experts = 0);
 
 // Of the parameters that a rank holds, those that it updates; and those of the buffers, with their padding.
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan, const MatrixShares& shares);

@@ -210,12 +210,13 @@ std::vector<Candidate> recomputations(const Scenario& from, const Session& sessi
       found.push_back(with_plan(from, "recompute fewer layers", fewer->scenario.plan));
     }
   }
-  const bool may_share = from.plan.dp * from.plan.cp > 1 && from.plan.optimizer != OptimizerKind::kMuon;
+  const bool may_share = from.plan.dp * from.plan.cp > 1;
   for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kParameters}) {
     const bool by_layer = stage == ZeroStage::kParameters;
     if (!may_share || stage <= from.plan.zero || (by_layer && from.plan.pp > 1)) continue;
     ParallelPlan plan = from.plan;
     plan.zero = stage;
+    if (!can_update(plan)) continue;
     for (const Recomputation& each : less) add(each, plan, ", and share more among the replicas");
   }
   for (std::int64_t times = 2; from.plan.dp % times == 0; times *= 2) {

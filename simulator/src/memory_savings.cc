@@ -134,27 +134,29 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
     each.cost += kShard;
   });
   const bool muon = plan.optimizer == OptimizerKind::kMuon;
-  all = varied(all, muon && plan.muon_buffers == MuonBuffers::kPadded ? 1 : 0, [](SmallerPlan& each, int) {
+  const bool pads = muon && plan.zero <= ZeroStage::kOptimizer && plan.muon_buffers == MuonBuffers::kPadded;
+  all = varied(all, pads ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.muon_buffers = MuonBuffers::kWhole;
     each.cost += kShard;
   });
   const int further = static_cast<int>(ZeroStage::kParameters) -
                       std::max(static_cast<int>(plan.zero), static_cast<int>(ZeroStage::kOptimizer));
-  all = varied(all, plan.pp > 1 || muon ? 0 : further, [](SmallerPlan& each, int steps) {
+  all = varied(all, plan.pp > 1 ? 0 : further, [](SmallerPlan& each, int steps) {
     const int stage = static_cast<int>(ZeroStage::kParameters) + 1 - steps;
     each.plan.zero = static_cast<ZeroStage>(stage);
     if (each.plan.zero == ZeroStage::kParameters) each.plan.reduce_each = ReduceEach::kMicrobatch;
     each.cost += each.plan.zero == ZeroStage::kParameters ? kShardWeights : kShardGradients;
   });
   // In a pipeline whose chunks take turns, gradients of one chunk at a time are whole; or none.
-  const bool may_shard = plan.zero < ZeroStage::kGradients && !muon && plan.passes != Passes::kForward;
+  const bool may_shard = plan.zero < ZeroStage::kGradients && plan.passes != Passes::kForward;
   all = varied(all, takes_turns(plan) && may_shard ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.zero = ZeroStage::kGradients;
     each.plan.reduce_each = ReduceEach::kRound;
     each.cost += kShardGradients;
   });
   std::erase_if(all, [&](const SmallerPlan& each) {
-    return each.plan.zero != plan.zero && reduces_each_round(each.plan) && !takes_turns(each.plan) && plan.pp > 1;
+    return each.plan.zero != plan.zero &&
+           (!can_update(each.plan) || (reduces_each_round(each.plan) && !takes_turns(each.plan) && plan.pp > 1));
   });
   all = varied(all, reduces_each_round(plan) ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.reduce_each = ReduceEach::kMicrobatch;

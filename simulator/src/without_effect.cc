@@ -131,7 +131,7 @@ Reason not_muon(const Scenario& s) {
 
 Reason not_shared_muon(const Scenario& s) {
   if (s.plan.optimizer != OptimizerKind::kMuon) return not_muon(s);
-  return s.plan.zero == ZeroStage::kNone ? "it is of plan/zero=1" : "";
+  return s.plan.zero == ZeroStage::kOptimizer ? "" : "it is of plan/zero=1";
 }
 
 Reason not_divided_muon(const Scenario& s) {

@@ -362,7 +362,14 @@ inline void divide_evenly(ParallelPlan& plan) {
 }
 // Whether gradients of the distributed optimizer are summed on all ranks that share it.
 constexpr bool sums_whole_gradients(const ParallelPlan& plan) {
-  return plan.optimizer == OptimizerKind::kMuon && plan.muon_buffers == MuonBuffers::kWhole;
+  return plan.optimizer == OptimizerKind::kMuon && plan.zero == ZeroStage::kOptimizer &&
+         plan.muon_buffers == MuonBuffers::kWhole;
+}
+// Whether the optimizer gets what it updates. Muon needs whole matrices. ZeRO-3 splits them, and FSDP2 alone has an
+// optimizer that brings them together again (torchtitan, distributed/flex_shard/dist_muon.py, August 2026).
+constexpr bool can_update(const ParallelPlan& plan) {
+  return plan.optimizer != OptimizerKind::kMuon || plan.zero != ZeroStage::kParameters ||
+         plan.zero_library == ZeroLibrary::kFsdp2;
 }
 constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capacity.value > 0; }
 // Tokens of the busiest of the ranks that share a layer's experts over the mean: at most all copies of all tokens, or a

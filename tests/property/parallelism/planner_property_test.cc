@@ -72,8 +72,9 @@ Question any_question() {
   if (plan.cp_comm == ContextExchange::kHierarchical) plan.cp_inner = any_of({0, 0, 1, 2});
   plan.etp = any_of({0, 0, 1, 2});
   plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
+  if (plan.zero == ZeroStage::kParameters) plan.zero_library = static_cast<ZeroLibrary>(any_of({0, 1, 2}));
   if (plan.zero != ZeroStage::kParameters && coin()) plan.reduce_each = ReduceEach::kRound;
-  if (plan.zero <= ZeroStage::kOptimizer && coin()) {
+  if (coin()) {
     plan.optimizer = OptimizerKind::kMuon;
     plan.muon_tp = static_cast<MuonSplit>(*rc::gen::inRange(0, 3));
     plan.muon_buffers = static_cast<MuonBuffers>(*rc::gen::inRange(0, 2));

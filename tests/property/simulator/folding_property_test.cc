@@ -93,14 +93,16 @@ Question any_question() {
   plan.cp_comm = static_cast<ContextExchange>(*rc::gen::inRange(0, 4));
   if (plan.tp == 1) plan.expert_dispatch = static_cast<ExpertDispatch>(*rc::gen::inRange(0, 2));
   plan.zero = static_cast<ZeroStage>(*rc::gen::inRange(0, 4));
+  if (plan.zero == ZeroStage::kParameters) plan.zero_library = static_cast<ZeroLibrary>(*rc::gen::inRange(0, 3));
   if (plan.zero != ZeroStage::kNone && *rc::gen::inRange(0, 3) == 0) plan.shard = plan.dp;
   plan.reshard = *rc::gen::arbitrary<bool>();
   plan.prefetch = *rc::gen::inRange(0, 2);
   plan.recompute_layers = *rc::gen::inRange(0, 3);
   plan.recompute_modules = static_cast<ModuleSet>(*rc::gen::inRange(1, 128));
   plan.offload_optimizer = {0.5 * static_cast<double>(*rc::gen::inRange(0, 3))};
-  if (plan.zero <= ZeroStage::kOptimizer && *rc::gen::inRange(0, 3) == 0) {
+  if (*rc::gen::inRange(0, 3) == 0) {
     plan.optimizer = OptimizerKind::kMuon;
+    if (plan.zero == ZeroStage::kParameters) plan.zero_library = ZeroLibrary::kFsdp2;
     plan.offload_optimizer = {};
     plan.muon_tp = static_cast<MuonSplit>(*rc::gen::inRange(0, 3));
     plan.muon_buffers = static_cast<MuonBuffers>(*rc::gen::inRange(0, 2));

@@ -175,14 +175,74 @@ TEST(Muon, Buffers) {
   EXPECT_EQ(gradients().padding, Bytes());
 }
 
+// DeepSpeed's ZeRO-2: equal parts of all matrices, and one matrix more, whose momentum is whole.
+TEST(MatrixShares, OfFlatParts) {
+  const Matrices matrices = {{{1024, 512}, 8}, {{512, 512}, 8}};
+  const ParallelPlan plan{.dp = 4, .zero = ZeroStage::kGradients, .optimizer = OptimizerKind::kMuon};
+  const MatrixShares shares = share_matrices(matrices, plan);
+  EXPECT_EQ(shares.owned, 2 * (1024 + 512) * 512);
+  EXPECT_EQ(shares.beyond, 1024 * 512);
+  EXPECT_EQ(shares.updated, (Matrices{{{1024, 512}, 3}, {{512, 512}, 2}}));
+  EXPECT_TRUE(shares.in_parts.empty());
+  EXPECT_EQ(shares.padding, 1);
+}
+
+// FSDP2: a part of each matrix, of which some are gathered; a layer's experts stay if there is one for each rank.
+TEST(MatrixShares, OfPartsOfEachMatrix) {
+  const WeightMatrix dense{512, 512}, expert{1024, 512, SplitSide::kNone, true};
+  const Matrices matrices = {{dense, 12}, {expert, 3 * 8}};  // three layers of 8 experts
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  const MatrixShares few = share_matrices(matrices, plan, 8);
+  EXPECT_EQ(few.in_parts, (Matrices{{dense, 12}}));
+  EXPECT_EQ(few.gathered, (Matrices{{dense, 3}}));
+  EXPECT_EQ(few.updated, (Matrices{{expert, 3 * 2}}));
+  EXPECT_EQ(few.owned, 3 * 512 * 512 + 6 * 1024 * 512);
+  // Of 16 ranks, 8 have an expert of each layer to make orthogonal, and 12 a matrix of the others.
+  plan.dp = 16;
+  const MatrixShares many = share_matrices(matrices, plan, 8);
+  EXPECT_EQ(many.in_parts, matrices);
+  EXPECT_EQ(many.gathered, (Matrices{{dense, 1}, {expert, 3}}));
+  EXPECT_TRUE(many.updated.empty());
+  EXPECT_EQ(many.owned, (12 * 512 * 512 + 24 * 1024 * 512) / 16.0);
+}
+
+// FSDP2: each rank sends its part of all matrices to those that gather them, and gets it back; 4 bytes an element. The
+// last layers travel beside nothing. Products are those of the rank's share.
+TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
+  const Model model = llama(8, 512, 8, 8, 2048);
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  const Update update = update_of(model, plan);
+  const double part = 4 * matrix_parameters(model, 0) / 4;
+  for (const char* way : {"optimizer.muon.momentum.all_to_all", "optimizer.muon.orthogonal.all_to_all"}) {
+    EXPECT_DOUBLE_EQ(update.bytes.at(way), part) << way;
+    EXPECT_EQ(update.nodes.at(way), 2) << way;  // of four buckets of two layers, one is beside nothing
+  }
+  EXPECT_DOUBLE_EQ(update.flops, 2 * flops_of_layer(model));     // of 8 layers on 4 ranks
+  EXPECT_EQ(update.nodes.at("optimizer.muon.nesterov"), 8 * 4);  // a part of each matrix
+  const auto optimizer = [&](OptimizerKind kind) {
+    plan.optimizer = kind;
+    return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer / B;
+  };
+  EXPECT_DOUBLE_EQ(optimizer(OptimizerKind::kAdam) - optimizer(OptimizerKind::kMuon), part);
+}
+
 TEST(Muon, RefusesWhatSplitsMatrices) {
   const Model model = llama(1, 512, 8, 8, 2048);
   const auto refused = [&](const ParallelPlan& plan) {
     const auto program = plan_program(model, plan, {8, 1, 512, Precision::kBf16});
     return program ? std::string() : program.error().where + ": " + program.error().hint;
   };
-  EXPECT_EQ(refused({.dp = 2, .zero = ZeroStage::kParameters, .optimizer = OptimizerKind::kMuon}),
-            "plan/zero: use plan/zero=1, or plan/optimizer=adam");
+  ParallelPlan split{.dp = 2, .zero = ZeroStage::kParameters, .optimizer = OptimizerKind::kMuon};
+  const std::string remedy = "plan/zero: use plan/zero=2, plan/zero_library=fsdp2, or plan/optimizer=adam";
+  EXPECT_EQ(refused(split), remedy);
+  split.zero_library = ZeroLibrary::kFsdp;
+  EXPECT_EQ(refused(split), remedy);
+  split.zero_library = ZeroLibrary::kFsdp2;
+  EXPECT_EQ(refused(split), "");
+  split.zero = ZeroStage::kGradients, split.zero_library = ZeroLibrary::kDefault;
+  EXPECT_EQ(refused(split), "");
   EXPECT_EQ(refused({.optimizer = OptimizerKind::kMuon, .offload_optimizer = {0.5}}),
             "plan/offload_optimizer: leave plan/offload_optimizer out, or use plan/optimizer=adam");
   EXPECT_EQ(refused({.dp = 2, .optimizer = OptimizerKind::kMuon}), "");
