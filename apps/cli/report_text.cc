@@ -79,7 +79,7 @@ std::string cluster_text(const Cluster& cluster) {
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
     const FabricLevel& level = cluster.levels[i];
     const auto known = catalog.fabric(level.fabric.id);
-    const bool usual = !known || known->bandwidth == level.fabric.bandwidth;
+    const bool usual = known && known->bandwidth == level.fabric.bandwidth;
     const char* const unit = i == 0 ? "GPU" : i == cluster.node_levels() ? "node" : "group";
     machine += fmt::format("{}{} {}{}", machine.empty() ? "" : ", ", level.size, unit, level.size == 1 ? "" : "s");
     if (level.size == 1 && i > 0) continue;

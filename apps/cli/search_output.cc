@@ -295,6 +295,9 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
                         is_tight(report) ? ", tight: may run out" : "", duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));
+    for (const Warning& each : report.warnings) {
+      if (each.code == "not_in_framework") page += fmt::format("  warning: {}\n", with_flags(each.message));
+    }
     if (&answer != &result.answers.front()) continue;
     page += not_searched(report) + all_tight(result);
     if (!found.advice.empty()) page += fmt::format("  {}\n", found.advice);

@@ -54,6 +54,12 @@ Cost swept(const Call& call, Protocol protocol, Cost once, double path) {
   return once;
 }
 
+Result<Placement> place(const Topology& topology, const Collective& collective) {
+  if (collective.kind != CollectiveKind::kSendRecv) return topology.place(collective.group);
+  const Stride& others = collective.ring.count > 1 ? collective.ring : collective.stages;
+  return topology.place_message(collective.group, others);
+}
+
 Call call_of(const Collective& collective, const Placement& placement, const Link* links) {
   const Routing& routing = collective.routing;
   const bool routed = routing.experts > 0;
@@ -108,7 +114,8 @@ double bandwidth_bound(const Call& call, bool network_reduces) {
     // What a part with so many ranks gets out at most.
     const double used = call.links_used(tier), port = used * link.port_peak;
     const auto through = [&](double members) {
-      return std::min(members * port, tier.most_room * used * link.peak + members * same) + members * apart;
+      const double ports = std::min(members * port, tier.most_room * used * link.shared_peak);
+      return std::min(ports, tier.most_room * used * link.peak + members * same) + members * apart;
     };
     const double own = std::min(port, tier.most_room / static_cast<double>(tier.members) * used * link.peak);
     // And one through both sides of a torus dimension, its bisection, around which only another network leads.

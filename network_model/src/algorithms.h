@@ -103,8 +103,10 @@ struct Call {
   // What a rank reaches on the tier, bytes per second, where all GPUs of its part send.
   double bandwidth(const Tier& tier) const { return share_of_links(tier) * link(tier).bandwidth; }
   // What the ranks of a part reach together: the least of all parts, by their ports and by the part's own links.
-  double part_bandwidth(const Tier& tier) const {
-    const double ports = static_cast<double>(tier.members) * link(tier).port_bandwidth;
+  double part_bandwidth(const Tier& tier) const { return part_bandwidth(tier, tier.members); }
+  // The same of so many of its ranks.
+  double part_bandwidth(const Tier& tier, std::int64_t members) const {
+    const double ports = static_cast<double>(members) * link(tier).port_bandwidth;
     return share_of_links(tier) * std::min(ports, tier.room * link(tier).bandwidth);
   }
   // What each rank of a part with `members` reaches.
@@ -204,6 +206,8 @@ std::string_view method_of(const Algorithm& algorithm, Protocol protocol);
 bool can_sweep(const Call& call);
 Cost swept(const Call& call, Protocol protocol, Cost once, double path);
 
+// Errors: those of Topology.
+Result<Placement> place(const Topology& topology, const Collective& collective);
 // `collective`, which must be possible, on its place; both outlive the call.
 Call call_of(const Collective& collective, const Placement& placement, const Link* links);
 

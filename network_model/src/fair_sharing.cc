@@ -119,7 +119,7 @@ bool reduces(CollectiveKind kind) {
 
 Result<Footprint> footprint(const Cluster& cluster, const Collective& call, Seconds alone) {
   NS_TRY(const network::Topology topology, network::Topology::of(cluster));
-  NS_TRY(const network::Placement placement, topology.place(call.group));
+  NS_TRY(const network::Placement placement, network::place(topology, call));
   const std::vector<network::Link> links = network::links_of(cluster);
   std::vector<Bytes> loads = level_loads(network::call_of(call, placement, links.data()), links.size());
   Footprint result;

@@ -117,6 +117,7 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.bandwidth = reached * link.peak;
   link.port_peak = level.ring ? link.peak : link.peak * level.oversubscription;
   link.port_bandwidth = reached * link.port_peak;
+  link.shared_peak = link.port_peak;
   if (const double latency = level.fabric.latency / units::s; link.network() && latency > 0) {
     // No more is on its way than the buffers of the channels hold, two for each port (NCCL, NCCL_BUFFSIZE: 4 MiB),
     // until the receiver says that they are free. It matters beyond some tens of microseconds: between sites.
@@ -166,7 +167,8 @@ static double pcie_share(const Gpu& gpu) { return efficiency(FabricKind::kPcie, 
 
 std::vector<Link> links_of(const Cluster& cluster) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
-  double peak = kAny, bandwidth = kAny;  // of a GPU's way out, so far
+  double peak = kAny, bandwidth = kAny;                // of a GPU's way out, so far
+  double shared_peak = kAny, shared_bandwidth = kAny;  // the same where all GPUs send
   if (const double pcie = pcie_of(cluster); pcie > 0) peak = pcie, bandwidth = pcie_share(cluster.gpu) * pcie;
   std::vector<Link> links;
   for (std::size_t i = 0; i < cluster.levels.size(); ++i) {
@@ -174,10 +176,14 @@ std::vector<Link> links_of(const Cluster& cluster) {
     Link& link = links.emplace_back(link_of(level, cluster.gpu));
     if (level.ring || (!link.network() && link.link_class != LinkClass::kPcie)) continue;  // links of their own
     if (link.network()) {
+      const double share = cluster.port_share(i), all_peak = share * link.port_peak,
+                   all_bandwidth = share * link.port_bandwidth;
       link.port_peak = std::min(link.port_peak, peak);
       link.port_bandwidth = std::min(link.port_bandwidth, bandwidth);
-      link.peak = std::min(link.peak, link.port_peak);
-      link.bandwidth = std::min(link.bandwidth, link.port_bandwidth);
+      link.peak = std::min({link.peak, link.port_peak, shared_peak});
+      link.bandwidth = std::min({link.bandwidth, link.port_bandwidth, shared_bandwidth});
+      link.shared_peak = shared_peak = std::min({shared_peak, all_peak, link.port_peak});
+      shared_bandwidth = std::min({shared_bandwidth, all_bandwidth, link.port_bandwidth});
     }
     peak = std::min(peak, link.port_peak);
     bandwidth = std::min(bandwidth, link.port_bandwidth);

@@ -59,12 +59,35 @@ class NetworkModel final : public NetworkCost {
     NS_TRY(const Call call, prepare(collective, placement));
     const Answer best = answer(call);
     if (!best.choice.algorithm) return refuse(call);
-    return to_forecast(call, best);
+    Forecast found = to_forecast(call, best);
+    if (!all_pass_a_host(collective)) return found;
+    NS_TRY(const Forecast step, ring_step(collective));
+    return step.latency > found.latency ? step : found;
   }
 
   Result<Explanation> explain(const Collective& collective) const override;
 
  private:
+  // Whether this message is one of a ring of more ranks, all of which send at once over PCIe, maybe through the host.
+  bool all_pass_a_host(const Collective& collective) const {
+    if (collective.kind != CollectiveKind::kSendRecv || collective.ring.count <= 2) return false;
+    const auto ring = topology_.place(ring_of(collective));
+    return ring && std::any_of(ring->begin(), ring->end(), [&](const Tier& tier) {
+             return links_[tier.level].link_class == network::LinkClass::kPcie;
+           });
+  }
+  static RankGroup ring_of(const Collective& message) {
+    const auto& [count, stride] = message.ring;
+    return {message.group.first - message.group.first / stride % count * stride, {message.ring}};
+  }
+  // One of the steps of an all-gather by the same ring.
+  Result<Forecast> ring_step(const Collective& message) const {
+    const auto ranks = static_cast<double>(message.ring.count);
+    NS_TRY(Forecast step, forecast({CollectiveKind::kAllGather, ranks * message.size, ring_of(message)}));
+    for (Seconds* time : {&step.latency, &step.low, &step.high, &step.floor}) *time /= ranks - 1;
+    return step;
+  }
+
   Result<Call> prepare(const Collective& collective, Placement& placement) const {
     const double bytes = collective.size / units::B;
     const bool barrier = collective.kind == CollectiveKind::kBarrier;
@@ -73,7 +96,7 @@ class NetworkModel final : public NetworkCost {
                    fmt::format("{} of {} bytes", network::with_article(collective.kind), bytes), "",
                    "a positive, finite size"});
     }
-    NS_TRY(placement, topology_.place(collective.group));
+    NS_TRY(placement, network::place(topology_, collective));
     if (placement.ranks < 2) {
       return fail({ErrorCode::kInvalidInput, fmt::format("{} of one rank", network::with_article(collective.kind)), "",
                    "a group of at least two ranks"});

@@ -113,6 +113,20 @@ Result<Placement> Topology::place(const RankGroup& group) const {
   return placement;
 }
 
+Result<Placement> Topology::place_message(const RankGroup& ends, const Stride& ranks) const {
+  NS_TRY(Placement placement, place(ends));
+  if (ranks.count < 2) return placement;
+  const std::int64_t digit = ranks.stride > 0 ? ends.first / ranks.stride % ranks.count : 0;
+  NS_TRY(const Placement all, place({ends.first - digit * ranks.stride, {ranks}}));
+  for (std::size_t i = 0; i < placement.tier_count; ++i) {
+    Tier& tier = placement.tiers[i];
+    for (const Tier& of_all : all) {
+      if (of_all.level == tier.level) tier.room = of_all.room, tier.most_room = of_all.most_room;
+    }
+  }
+  return placement;
+}
+
 // Every stride divides every unit or is divided by it: each unit that is touched holds equally many ranks.
 bool Topology::place_aligned(const RankGroup& group, Placement& placement) const {
   std::int64_t below = 1;

@@ -46,6 +46,9 @@ class Topology {
   // Errors: an empty group, a stride that is not positive, strides that are not digits of one rank number, a rank
   // outside the cluster.
   Result<Placement> place(const RankGroup& group) const;
+  // Of a message of a ring or a pipeline, each of whose ranks sends to the next one: where its two ends lie. The other
+  // ranks of a unit send to each other, so they leave the message their part of the links that lead out.
+  Result<Placement> place_message(const RankGroup& ends, const Stride& ranks) const;
 
  private:
   bool place_aligned(const RankGroup& group, Placement& placement) const;

@@ -44,7 +44,9 @@ static std::pair<Rank, Rank> ends_of(const Message& message, Rank stride) {
 
 Collective as_collective(const Message& message, const Mesh& mesh) {
   const auto [first, last] = ends_of(message, mesh.stride("pp"));
-  return {CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
+  Collective send{CollectiveKind::kSendRecv, message.size, RankGroup{first, {{2, last - first}}}};
+  send.stages = {mesh.size("pp"), mesh.stride("pp")};
+  return send;
 }
 
 // What the network does for a collective or a message.

@@ -11,6 +11,7 @@
 #include "machine.h"
 #include "memory_savings.h"
 #include "ns_dist/balanced_layout.h"
+#include "ns_dist/internal/offload_parts.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -267,6 +268,25 @@ std::vector<Candidate> less_sharing(const Scenario& from) {
   return found;
 }
 
+// What the GPUs' memory may hold instead of the hosts'.
+std::vector<Candidate> less_offloading(const Scenario& from) {
+  std::vector<Candidate> found;
+  const double now = from.plan.offload_optimizer.value;
+  if (now == 0) return found;
+  const auto add = [&](double part, bool weights) {
+    ParallelPlan plan = from.plan;
+    plan.offload_optimizer = {part};
+    plan.offload_weights = weights;
+    found.push_back(with_plan(from, "keep more in the GPUs' memory", plan));
+  };
+  if (from.plan.offload_weights) add(now, false);
+  add(0, false);
+  for (const double part : kOffloadParts) {
+    if (part < now) add(part, false);
+  }
+  return found;
+}
+
 // Gradients of a round of backward passes are reduced at once.
 std::vector<Candidate> fewer_reductions(const Scenario& from) {
   ParallelPlan plan = from.plan;
@@ -456,15 +476,15 @@ std::vector<Candidate> of_plan(const Scenario& from, const Session&) {
 }
 // What changes the plan, in the order of advice of equal worth. Candidates of one kind exclude each other.
 constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = {
-    of_plan<pipelines>,    divisions,
-    of_plan<microbatches>, recomputations,
-    of_plan<sharings>,     of_plan<kept_weights>,
-    of_plan<less_sharing>, of_plan<fewer_reductions>,
-    of_plan<overlaps>,     of_plan<whole_activations>,
-    of_plan<exchanges>,    of_plan<experts>,
-    of_plan<contexts>,     of_plan<launches>,
-    of_plan<vocabularies>, of_plan<kernels>,
-    of_plan<degrees>};
+    of_plan<pipelines>,         divisions,
+    of_plan<microbatches>,      recomputations,
+    of_plan<sharings>,          of_plan<kept_weights>,
+    of_plan<less_sharing>,      of_plan<less_offloading>,
+    of_plan<fewer_reductions>,  of_plan<overlaps>,
+    of_plan<whole_activations>, of_plan<exchanges>,
+    of_plan<experts>,           of_plan<contexts>,
+    of_plan<launches>,          of_plan<vocabularies>,
+    of_plan<kernels>,           of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
 class Adviser {

@@ -171,10 +171,15 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
                  each.cost += kShard * steps;
                });
   const bool may_offload = plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining && !muon;
-  return varied(all, may_offload ? 1 : 0, [](SmallerPlan& each, int) {
+  all = varied(all, may_offload ? 2 : 0, [](SmallerPlan& each, int steps) {
     each.plan.offload_optimizer = {1};
-    each.cost += kOffload;
+    each.plan.offload_weights = steps > 1;
+    each.cost += kOffload * steps;
   });
+  std::erase_if(all, [&](const SmallerPlan& each) {
+    return each.plan.offload_weights && (each.plan.zero != ZeroStage::kParameters || is_whole_in_passes(each.plan));
+  });
+  return all;
 }
 
 bool go_together(const Scenario& scenario, const SmallerPlan& degrees, const SmallerPlan& saving) {

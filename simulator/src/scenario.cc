@@ -126,10 +126,13 @@ Result<void> find_framework(const References& spec, const Catalog& catalog, cons
 // The model that `spec` names, or that of `base`, and its sequences; its first layers alone if the scenario says so.
 Result<void> find_model(const References& spec, const Catalog& catalog, const Scenario* base, Scenario& scenario,
                         const FieldNames& given) {
+  // A sequence that a report's user named stays with another model.
+  const bool names_sequence =
+      given.contains("training/sequence") || (base != nullptr && base->named.names.contains("training/sequence"));
   if (base == nullptr || spec.model) {
     NS_TRY(scenario.model,
            named_by("model", catalog.model(spec.model ? std::string_view(*spec.model) : kDefaultModel)));
-    if (!given.contains("training/sequence")) scenario.training.sequence = scenario.model.sequence;
+    if (!names_sequence) scenario.training.sequence = scenario.model.sequence;
   } else if (base->training.layers > 0 && base->training.layers != scenario.training.layers) {
     auto whole = catalog.model(base->model.id);
     if (!whole) {  // a report has the shortened model alone
@@ -142,7 +145,7 @@ Result<void> find_model(const References& spec, const Catalog& catalog, const Sc
   if (scenario.training.layers > 0) {
     NS_TRY(scenario.model, named_by("training/layers", first_layers(scenario.model, scenario.training.layers)));
   }
-  if (given.contains("training/sequence")) scenario.model.longest_sequence = false;
+  if (names_sequence) scenario.model.longest_sequence = false;
   return {};
 }
 

@@ -325,12 +325,35 @@ std::string field_text(const SlowRank& value) {
 bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField && !limit.allows(kEvenLayout); }
 
 bool is_fact(std::string_view field) {
-  return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact || field == kAttentionFact;
+  return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact || field == kAttentionFact ||
+         field == kMicrobatchesFact;
 }
+
+bool asks_for_microbatches(const FieldLimit& limit) {
+  return std::any_of(limit.when.begin(), limit.when.end(),
+                     [](const FieldLimit& each) { return each.field == kMicrobatchesFact; });
+}
+
+namespace {
+
+constexpr std::string_view kBelowStages = "below 1", kBelowTwice = "below 2", kTwiceOrMore = "2 or more";
+
+std::string_view microbatches_of_stages(const Scenario& scenario) {
+  const std::int64_t stages = scenario.plan.pp, microbatches = microbatches_of(scenario.plan, scenario.training);
+  if (stages == 1) return kTwiceOrMore;  // no pipeline is to be filled
+  return microbatches < stages ? kBelowStages : microbatches < 2 * stages ? kBelowTwice : kTwiceOrMore;
+}
+
+}  // namespace
 
 std::string fact_text(std::string_view field, std::string_view value) {
   if (field == kExpertsFact) return fmt::format("{} experts", value);
   if (field == kStagesFact) return fmt::format("{} stages", value);
+  if (field == kMicrobatchesFact) {
+    return value == kBelowStages  ? "fewer microbatches than stages"
+           : value == kBelowTwice ? "fewer microbatches than twice the stages"
+                                  : "two microbatches a stage or more";
+  }
   if (field == kAttentionFact)
     return value == "usual" ? "attention to all keys" : fmt::format("attention to {} keys", value);
   return value == "divided" ? "heads of keys that tp x cp divides"
@@ -350,6 +373,7 @@ std::string value_of(const Scenario& scenario, std::string_view field) {
     const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
     return even ? "even" : "uneven";
   }
+  if (field == kMicrobatchesFact) return std::string(microbatches_of_stages(scenario));
   if (field == kKeyHeadsFact) {
     if (has_sparse_attention(scenario.model)) return "divided";  // no exchange of heads
     const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
@@ -399,10 +423,6 @@ bool breaks(const FieldLimit& limit, const Scenario& scenario) {
 
 bool can_fuse_attention(const Scenario& scenario) {
   return !scenario.plan.flash_attention && !has_sparse_attention(scenario.model);
-}
-
-bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, const Training& training) {
-  return !schedule.fills_pipeline || microbatches_of(plan, training) >= plan.pp;
 }
 
 std::vector<std::int64_t> usual_shards(const Scenario& scenario, std::int64_t times) {
@@ -484,11 +504,7 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   return all;
 }
 
-static bool fills_stages(const Scenario& scenario) {
-  return fills_stages(traits_of(scenario.plan), scenario.plan, scenario.training);
-}
-
-FrameworkLimits::FrameworkLimits(const Scenario& before) : before_(before), fills_(fills_stages(before)) {
+FrameworkLimits::FrameworkLimits(const Scenario& before) : before_(before) {
   for (const FieldLimit& limit : before.framework_only) {
     if (wants_layout(limit)) continue;  // any division can be written as a layout
     Limit added{&limit, {number_of(limit.field)}, breaks(limit, before)};
@@ -512,7 +528,6 @@ std::size_t FrameworkLimits::number_of(std::string_view field) {
 }
 
 bool FrameworkLimits::has(const Scenario& after) const {
-  if (fills_ && !fills_stages(after)) return false;
   std::vector<std::optional<std::string>> changed(fields_.size());
   auto next = values_.begin();
   const auto compare = [&](const Field&, const auto& value) {

@@ -37,10 +37,13 @@ Result<T> named_by(std::string_view field, Result<T> found) {
 // What a framework's limits may ask for, too, and nobody sets: the model's number of experts; whether all stages and
 // chunks have as many layers ("even", "uneven"; divides_without_rest); whether the key-value heads of a tensor-parallel
 // rank can be divided over its context-parallel ranks ("divided", "copied"); the keys that
-// queries read ("usual", "chosen", "compressed").
+// queries read ("usual", "chosen", "compressed"); microbatches over stages ("below 1", "below 2", "2 or more").
 inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
-                                  kAttentionFact = "model/attention", kKeyHeadsFact = "plan/key_heads";
+                                  kAttentionFact = "model/attention", kKeyHeadsFact = "plan/key_heads",
+                                  kMicrobatchesFact = "plan/microbatches_per_stage";
 bool is_fact(std::string_view field);
+// Whether the limit asks for microbatches. How many there are depends on most of a plan.
+bool asks_for_microbatches(const FieldLimit& limit);
 // Whether plan/flash_attention would change the plan: it is off, and the model's attention has a choice.
 bool can_fuse_attention(const Scenario& scenario);
 // A fact in words.
@@ -72,7 +75,6 @@ class FrameworkLimits {
   std::size_t number_of(std::string_view field);
 
   const Scenario& before_;
-  bool fills_;
   std::vector<std::string_view> fields_;  // and facts, on which limits depend
   std::vector<std::string> texts_;        // of `before`
   std::vector<Limit> limits_;
@@ -84,10 +86,6 @@ inline constexpr std::string_view kLayoutField = "plan/pipeline_layout", kEvenLa
 bool wants_layout(const FieldLimit& limit);
 // The plan's division of layers as the text of a layout, where its framework wants that and it has none; otherwise "".
 std::string wanted_layout(const Scenario& scenario);
-
-// Whether the schedule has enough microbatches to fill its stages, where it needs them (Megatron-Core,
-// pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving: else a ValueError).
-bool fills_stages(const PipelineSchedule& schedule, const ParallelPlan& plan, const Training& training);
 
 // The recomputations that searches and advice try for the model, those that compute least again first: none; norms, and
 // what else is cheap to compute and large (activations of experts, up-projections of latent attention); MLPs or whole

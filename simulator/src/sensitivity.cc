@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "ns_dist/catalog.h"
+#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/network_model.h"
@@ -78,6 +80,7 @@ bool efficiency(Changed& of, double factor) {
 
 // Why a faster network may save less than it could; empty: nothing stands before it.
 std::string port_of(const Changed& of) {
+  if (rank_count(of.scenario.plan).value_or(0) <= of.scenario.cluster.gpus_per_node()) return "";
   const auto limit = pcie_limit(of.scenario.cluster);
   return limit ? fmt::format(" (PCIe port {})", to_text(*limit)) : "";
 }
@@ -102,9 +105,10 @@ constexpr Part kParts[] = {
     {"kernel-efficiency", "kernels", "efficiency of kernels", efficiency},
 };
 
-const Part* find(std::string_view name) {
+const Part* find(std::string_view any_case) {
+  const std::string name = lower_case(any_case);
   const auto found = std::find_if(std::begin(kParts), std::end(kParts),
-                                  [name](const Part& part) { return part.id == name || part.alias == name; });
+                                  [&](const Part& part) { return part.id == name || part.alias == name; });
   return found == std::end(kParts) ? nullptr : found;
 }
 
@@ -159,8 +163,10 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
     const Part* part = find(name);
     if (part == nullptr) {
       const std::vector<std::string_view> names = part_names();
-      const Error unknown = read_name(name, names).error();
-      return fail(bad_change(unknown.message, unknown.expected, unknown.hint));
+      const std::string near = nearest_name(name, {names.begin(), names.end()});
+      return fail(bad_change(
+          fmt::format("\"{}\" is no part of a machine", name), fmt::format("one of {}", fmt::join(names, ", ")),
+          near.empty() ? std::string(kHint) : fmt::format("did you mean --what-if \"{} x2\"?", near)));
     }
     const std::string_view factor = blank == std::string_view::npos ? "" : trimmed(item.substr(blank));
     const bool has_x = factor.starts_with('x');

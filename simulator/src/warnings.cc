@@ -8,6 +8,7 @@
 #include "advice.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/host_launches.h"
+#include "ns_dist/internal/printable.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -347,13 +348,13 @@ std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::
   if (divides_without_rest(scenario.model, scenario.plan)) return std::nullopt;
   const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());
   const std::string layout = wanted_layout(scenario);
-  return Warning{
-      "uneven_stages",
-      fmt::format(
-          "{} layers over {} {}: some hold {} more, the others wait for them{}", scenario.model.layers, parts,
-          parts == scenario.plan.pp ? "stages" : "model chunks",
-          more == 1 ? "one layer" : fmt::format("up to {} layers", more),
-          layout.empty() ? "" : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField, layout))};
+  return Warning{"uneven_stages",
+                 fmt::format("{} layers over {} {}: some hold {} more, the others wait for them{}",
+                             scenario.model.layers, parts, parts == scenario.plan.pp ? "stages" : "model chunks",
+                             more == 1 ? "one layer" : fmt::format("up to {} layers", more),
+                             layout.empty() ? ""
+                                            : fmt::format("; {} asks for it as {}={}", scenario.framework, kLayoutField,
+                                                          shell_word(layout)))};
 }
 
 // Groups of ranks that a node does not hold.
@@ -401,20 +402,25 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
     }
     found.push_back({"not_in_framework", std::move(text)});
   }
-  if (!fills_stages(traits_of(plan), plan, scenario.training)) {
-    found.push_back({"not_in_framework",
-                     fmt::format("Megatron-Core refuses plan/schedule={} with fewer microbatches ({}) than stages ({})",
-                                 plan.schedule, report.microbatches, plan.pp)});
-  } else if (traits_of(plan).fills_pipeline) {
-    const std::int64_t group = microbatch_group({plan.pp, report.microbatches, plan.vpp});
-    if (group == plan.pp) return;
-    found.push_back(
-        {"microbatch_group",
-         fmt::format(
-             "{} microbatches in groups of {}, as many as stages, leave a group of {}: forecast in groups of {}, "
-             "for which Megatron-Core asks as --microbatch-group-size-per-vp-stage {}",
-             report.microbatches, plan.pp, report.microbatches % plan.pp, group, group)});
-  }
+  if (!traits_of(plan).groups_microbatches || report.microbatches < plan.pp) return;
+  const std::int64_t group = microbatch_group({plan.pp, report.microbatches, plan.vpp});
+  if (group == plan.pp) return;
+  found.push_back(
+      {"microbatch_group",
+       fmt::format("{} microbatches in groups of {}, as many as stages, leave a group of {}: forecast in groups of {} "
+                   "(Megatron-Core: --microbatch-group-size-per-vp-stage {})",
+                   report.microbatches, plan.pp, report.microbatches % plan.pp, group, group)});
+}
+
+// A bandwidth of each GPU that is meant for a port of several.
+std::optional<Warning> shared_ports(const Scenario& scenario) {
+  const Cluster& cluster = scenario.cluster;
+  constexpr std::string_view kField = "machine/inter_bandwidth";
+  if (!scenario.named.names.contains(kField) || cluster.levels.size() <= cluster.node_levels()) return std::nullopt;
+  const FabricLevel& level = cluster.levels[cluster.node_levels()];
+  if (!(level.nics_per_gpu < 1)) return std::nullopt;
+  return Warning{"shared_ports", fmt::format("{} is what each GPU has: {:.3g} GPUs share a port, which then has {}",
+                                             kField, 1 / level.nics_per_gpu, to_text(level.fabric.bandwidth))};
 }
 
 std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
@@ -433,6 +439,7 @@ std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
 std::optional<Warning> offload_saves_nothing(const Report& report) {
   const ParallelPlan& plan = report.scenario.plan;
   const bool alone = !(plan.offload_optimizer.value > 0) && !offloads_gradients(plan);
+  if (plan.passes == Passes::kForward) return std::nullopt;  // without_effect tells
   if (plan.offload_activations == 0 || !alone || report.host_memory > Bytes()) return std::nullopt;
   return Warning{
       "offload_saves_nothing",
@@ -471,6 +478,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back(*std::move(unmeasured));
   }
   add_places(scenario, ranks, found);
+  if (auto shared = shared_ports(scenario)) found.push_back(*std::move(shared));
   if (auto unused = unused_choice(scenario.network, prediction.program.works, prediction.costs)) {
     found.push_back(*std::move(unused));
   }

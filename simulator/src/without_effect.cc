@@ -76,7 +76,13 @@ Reason one_chunk(const Scenario& s) {
   return traits_of(s.plan).pairs_passes || shards_gradients(s.plan) ? "" : one_stage(s);
 }
 Reason one_replica(const Scenario& s) { return has_replicas(s.plan) ? "" : "plan/dp is 1"; }
+Reason no_backward(const Scenario& s) { return s.plan.passes == Passes::kForward ? "no backward pass follows" : ""; }
+Reason no_update(const Scenario& s) {
+  return s.plan.passes == Passes::kTraining ? ""
+                                            : fmt::format("plan/passes={} updates nothing", field_text(s.plan.passes));
+}
 Reason reduces_by_layers(const Scenario& s) {
+  if (s.plan.passes == Passes::kForward) return no_backward(s);
   if (!shards_gradients(s.plan)) return one_replica(s);
   return "under plan/zero=2 and 3 gradients are reduced layer by layer";
 }
@@ -90,6 +96,7 @@ Reason exchanges_at_once(const Scenario& s) {
   return gathers || reduces ? "" : "replicas exchange nothing beside passes that is not a layer (--overlap)";
 }
 Reason keeps_no_sums(const Scenario& s) {
+  if (s.plan.passes == Passes::kForward) return no_backward(s);
   if (adds_up_gradients(s.plan) || s.plan.grad_accumulation != GradAccumulation::kFp32) return "";
   return "under plan/zero=2 and 3 gradients are reduced as they are made, as with fused";
 }
@@ -155,7 +162,16 @@ Reason keeps_all(const Scenario& s) {
   return s.plan.passes == Passes::kForward ? "" : "a backward pass follows, which keeps them all the same";
 }
 
-Reason no_backward(const Scenario& s) { return s.plan.passes == Passes::kForward ? "no backward pass follows" : ""; }
+Reason offloads_nothing(const Scenario& s) { return s.plan.offload_weights ? "" : no_backward(s); }
+
+Reason stays_on_gpu(const Scenario& s) {
+  if (s.plan.passes == Passes::kForward) return no_backward(s);
+  return offloads_gradients(s.plan) ? "" : "it is of plan/zero=2 and 3 with plan/offload_optimizer";
+}
+
+Reason copies_nothing(const Scenario& s) {
+  return copies_gradients(s.plan) ? "" : "it is of DeepSpeed's plan/zero=1 and 2 with an optimizer";
+}
 
 Reason whole_gradients(const Scenario& s) {
   if (s.plan.passes == Passes::kForward) return no_backward(s);
@@ -216,6 +232,13 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/reshard", whole_weights},
     {"plan/prefetch", whole_weights},
     {"plan/recompute_early_stop", no_full_recomputation},
+    {"plan/optimizer", no_update},
+    {"plan/optimizer_state", no_update},
+    {"plan/offload_optimizer", offloads_nothing},
+    {"plan/offload_gradients", stays_on_gpu},
+    {"plan/offload_activations", no_backward},
+    {"plan/copy_gradients", copies_nothing},
+    {"plan/reduce_bucket", no_backward},
     {"plan/muon_steps", not_muon},
     {"plan/muon_tp", not_divided_muon},
     {"plan/muon_buffers", not_shared_muon},
@@ -317,7 +340,7 @@ void add_rounds(const Scenario& scenario, Ineffective& found) {
 
 void add_recomputation(const Scenario& scenario, Ineffective& found) {
   const ParallelPlan& plan = scenario.plan;
-  if (plan.recompute != Recompute::kSelective) return;
+  if (plan.recompute != Recompute::kSelective || plan.passes == Passes::kForward) return;
   const auto has = [&](RecomputeModule module) { return (plan.recompute_modules & set_of(module)) != 0; };
   for (const RecomputeModule module :
        {RecomputeModule::kMoeActivation, RecomputeModule::kMoe, RecomputeModule::kSharedExperts}) {

@@ -130,15 +130,32 @@ struct Cluster {
     for (std::size_t i = 0; i < node_levels(); ++i) all *= levels[i].size > 0 ? levels[i].size + levels[i].spare : 0;
     return all > 0 ? all - gpus_per_node() : 0;
   }
-  // A level as the plan uses it: idle units of the level below leave their share of its links to the others.
+  // A level as the plan uses it: idle units of the level below leave their share of its links to the others. Where
+  // several GPUs share a port, each has the whole port while the others do not send.
   FabricLevel used_level(std::size_t i) const {
     FabricLevel level = levels[i];
-    if (i == 0 || levels[i - 1].spare == 0) return level;
-    const auto used = static_cast<double>(levels[i - 1].size), spare = static_cast<double>(levels[i - 1].spare);
-    level.oversubscription = std::max(1.0, level.oversubscription * used / (used + spare));
+    if (shares_ports(level)) {
+      level.oversubscription /= level.nics_per_gpu;
+      level.nics_per_gpu = 1;
+    }
+    level.oversubscription = std::max(1.0, level.oversubscription / idle_share(i));
     return level;
   }
+  // What each GPU has of a port of a level where all send, at most all of it.
+  double port_share(std::size_t i) const {
+    return shares_ports(levels[i]) ? std::min(1.0, levels[i].nics_per_gpu * idle_share(i)) : 1;
+  }
   friend bool operator==(const Cluster&, const Cluster&) = default;
+
+ private:
+  static bool shares_ports(const FabricLevel& level) {
+    return !level.ring && level.nics_per_gpu > 0 && level.nics_per_gpu < 1;
+  }
+  // Units of the level below over those that the plan uses.
+  double idle_share(std::size_t i) const {
+    if (i == 0 || levels[i - 1].spare == 0) return 1;
+    return static_cast<double>(levels[i - 1].size + levels[i - 1].spare) / static_cast<double>(levels[i - 1].size);
+  }
 };
 
 // Whose links are used, if they are those of another GPU's machine; otherwise empty.

@@ -48,6 +48,8 @@ struct Collective {
   // A send_recv may be one message of a ring: each rank sends to the next, the last one to the first. These are the
   // ranks of the sender's ring; `group` is the pair whose message is forecast. One rank: no ring.
   Stride ring = {};
+  // Or it may be a message between stages of a pipeline, each of which sends to the next: these are the stages.
+  Stride stages = {};
   friend bool operator==(const Collective&, const Collective&) = default;
 };
 

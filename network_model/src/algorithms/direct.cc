@@ -39,7 +39,8 @@ Cost cost(const Call& call, Protocol protocol) {
         take(bytes_of(static_cast<double>(beside)), call.bandwidth_of(tier, beside));
       }
     } else {
-      take(bytes_of(members_below), call.bandwidth(tier));
+      const bool message = call.kind == CollectiveKind::kSendRecv;
+      take(bytes_of(members_below), message ? call.bandwidth_of(tier, 1) : call.bandwidth(tier));
     }
     if (link.ring != 0) {
       // Dimension by dimension, the shortest way: every hop takes a link's time. The farthest peer is a half ring away,

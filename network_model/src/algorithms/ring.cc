@@ -39,7 +39,10 @@ Cost cost(const Call& call, Protocol protocol) {
     // A closed ring through m ranks of a mesh uses m of its m (m - 1) links, one that goes on outside a link less.
     const auto inside = static_cast<double>(tier.parts);
     const bool goes_on = link.mesh > 0 && tier.parts > 1 && i + 1 < call.placement->tier_count;
-    bus = std::min(bus, (goes_on ? inside / (inside - 1) : 1) * call.part_bandwidth(tier));
+    // A part of several nodes is left by the ports of one of them.
+    const bool of_nodes = link.network() && link.ring == 0 && i > 0 && call.link((&tier)[-1]).network();
+    const double part = call.part_bandwidth(tier, of_nodes ? (&tier)[-1].members : tier.members);
+    bus = std::min(bus, (goes_on ? inside / (inside - 1) : 1) * part);
     reached = parts;
   }
   bus = ring_bandwidth(protocol, bus, call.links[0].generation, call.nodes());

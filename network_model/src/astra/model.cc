@@ -39,6 +39,10 @@ class AstraModel final : public NetworkCost {
     result.steps.push_back({"group", answer.flat ? "flat logical ring" : "dimension by dimension",
                             answer.flat ? "a group of fewer ranks than the network" : ""});
     result.forecast = forecast_of(collective, answer);
+    if (const Seconds floor = answer.floor * units::s; floor > result.forecast.latency) {
+      result.steps.push_back({"links", duration_text(floor),
+                              "what the links of the data sheet allow at least: ASTRA-Sim's rule takes less"});
+    }
     return result;
   }
 

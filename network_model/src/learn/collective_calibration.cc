@@ -60,16 +60,18 @@ class Calibrator {
 
   // ln(measured / forecast) of each row; without curves, as forecasts are without a correction.
   Result<std::vector<double>> errors(const Rows& rows, const NetworkCalibration* curves) const {
-    NetworkModelOptions options;
-    if (curves) options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*curves));
-    CollectiveForecaster forecaster(resolver(), std::move(options));
-    std::vector<double> found;
-    for (const MeasuredCollective& m : rows) {
-      auto answer = forecaster.forecast(m.row);
-      if (!answer && answer.error().where.empty()) answer.error().where = m.place;
-      if (!answer) return fail(answer.error());
-      found.push_back(std::log(*m.row.latency_ms * units::ms / answer->forecast.latency));
-    }
+    NS_TRY(std::vector<double> found, times(rows, curves, &Forecast::latency));
+    for (std::size_t i = 0; i < rows.size(); ++i) found[i] = std::log(*rows[i].row.latency_ms * 1e-3 / found[i]);
+    return found;
+  }
+
+  // Whether each row takes less time than the links of the data sheet allow, by more than what such sheets round.
+  Result<std::vector<bool>> too_fast(const Rows& rows) const {
+    constexpr double kRounded = 0.95;
+    NS_TRY(const std::vector<double> floors, times(rows, nullptr, &Forecast::floor));
+    std::vector<bool> found;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      found.push_back(*rows[i].row.latency_ms * 1e-3 < kRounded * floors[i]);
     return found;
   }
 
@@ -104,6 +106,22 @@ class Calibrator {
   }
 
  private:
+  // Of the forecast of each row, seconds.
+  Result<std::vector<double>> times(const Rows& rows, const NetworkCalibration* curves,
+                                    Seconds Forecast::*which) const {
+    NetworkModelOptions options;
+    if (curves) options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*curves));
+    CollectiveForecaster forecaster(resolver(), std::move(options));
+    std::vector<double> found;
+    for (const MeasuredCollective& m : rows) {
+      auto answer = forecaster.forecast(m.row);
+      if (!answer && answer.error().where.empty()) answer.error().where = m.place;
+      if (!answer) return fail(answer.error());
+      found.push_back(answer->forecast.*which / units::s);
+    }
+    return found;
+  }
+
   // Of the error of a row, given those of the other rows of its group: as large as their median, for where a wild
   // row is among them, their curve fits none of them; and as that of a forecast without a correction at least, for the
   // ends of a range of sizes are further off than its middle.
@@ -143,6 +161,47 @@ void take_out_few(Rows& rows, std::vector<std::string>& notes) {
 std::string unlike_others(const MeasuredCollective& m, double beyond) {
   return fmt::format("{}: left out, because it takes {:.3g} times as long as the other rows suggest", m.place,
                      std::exp(beyond));
+}
+
+// Takes out groups whose middle row takes more than `most_off` times as long as forecast, or as short: another unit.
+void take_out_units(Rows& rows, std::vector<double>& off, double most_off, std::vector<std::string>& notes) {
+  std::map<decltype(group_of(rows.front())), std::vector<double>> groups;
+  for (std::size_t i = 0; i < rows.size(); ++i) groups[group_of(rows[i])].push_back(off[i]);
+  for (const auto& [group, of_group] : groups) {
+    const double middle = median_of(of_group);
+    if (std::abs(middle) <= std::log(most_off)) continue;
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (group_of(rows[i]) == group) out.push_back(i);
+    }
+    notes.push_back(
+        fmt::format("{}: the middle one takes {:.4g} times as long as forecast: left out; is latency_ms in "
+                    "milliseconds there?",
+                    text_of_group(rows[out.front()].row), std::exp(middle)));
+    for (std::size_t i = out.size(); i-- > 0;) {
+      rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(out[i]));
+      off.erase(off.begin() + static_cast<std::ptrdiff_t>(out[i]));
+    }
+  }
+}
+
+// Takes out what is faster than the data sheet allows.
+Result<void> take_out_too_fast(const Calibrator& calibrator, Rows& rows, std::vector<std::string>& notes) {
+  NS_TRY(const std::vector<bool> too_fast, calibrator.too_fast(rows));
+  Rows kept;
+  std::string first;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (too_fast[i] && first.empty()) first = rows[i].place;
+    if (!too_fast[i]) kept.push_back(std::move(rows[i]));
+  }
+  if (const std::size_t count = rows.size() - kept.size(); count > 0) {
+    notes.push_back(
+        fmt::format("{} row{} faster than the links of the data sheet allow ({}{}): left out; check bytes "
+                    "(of the whole buffer), ranks and the unit of time",
+                    count, count == 1 ? " is" : "s are", first, count == 1 ? "" : ", ..."));
+  }
+  rows = std::move(kept);
+  return {};
 }
 
 // Takes out what is no time of such a collective, whatever the cluster: thirty times as long, or as short, against the
@@ -197,25 +256,28 @@ Result<std::vector<double>> take_out_wild(const Calibrator& calibrator, Rows& ro
 }
 
 void note_contradictions(const Rows& rows, std::vector<std::string>& notes) {
-  constexpr double kContradicts = 0.1;  // standard deviation of a logarithm
+  constexpr double kContradicts = 1.25;  // longest over shortest
   std::map<decltype(collective_of(rows.front())), std::vector<std::size_t>> again;
   for (std::size_t i = 0; i < rows.size(); ++i) again[collective_of(rows[i])].push_back(i);
   double most = kContradicts;
-  const std::vector<std::size_t>* worst = nullptr;
+  std::pair<std::size_t, std::size_t> worst;  // the shortest and the longest
+  std::size_t count = 0;
+  const auto time_of = [&](std::size_t i) { return *rows[i].row.latency_ms; };
   for (const auto& [collective, index] : again) {
-    double sum = 0, squares = 0;
-    for (const std::size_t i : index) {
-      const double log = std::log(*rows[i].row.latency_ms);
-      sum += log, squares += log * log;
-    }
-    const double count = static_cast<double>(index.size());
-    const double deviation = std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
-    if (deviation > most) most = deviation, worst = &index;
+    const auto [least, longest] = std::minmax_element(
+        index.begin(), index.end(), [&](std::size_t a, std::size_t b) { return time_of(a) < time_of(b); });
+    const double factor = time_of(*longest) / time_of(*least);
+    if (!(factor > kContradicts)) continue;
+    ++count;
+    if (factor > most) most = factor, worst = {*least, *longest};
   }
-  if (worst == nullptr) return;
-  const CollectiveRow& row = rows[worst->front()].row;
-  notes.push_back(fmt::format("{}, {}: rows contradict each other by {:.0f} % ({}, {})", text_of_group(row),
-                              to_text(row.size), 100 * most, rows[worst->front()].place, rows[worst->back()].place));
+  if (count == 0) return;
+  const CollectiveRow& row = rows[worst.first].row;
+  notes.push_back(fmt::format(
+      "{} collective{} rows that contradict each other, most of all {}, {}: one takes {:.3g} times as long as another "
+      "({}, {})",
+      count, count == 1 ? " has" : "s have", text_of_group(row), to_text(row.size), most, rows[worst.second].place,
+      rows[worst.first].place));
 }
 
 }  // namespace
@@ -229,15 +291,17 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
     if (m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
   }
   const Calibrator calibrator(cluster);
-  NS_TRY(const std::vector<double> uncorrected, calibrator.errors(rows, nullptr));
+  NS_TRY(std::vector<double> uncorrected, calibrator.errors(rows, nullptr));
   std::vector<double> by_size = uncorrected;
   std::sort(by_size.begin(), by_size.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
-  if (const double middle = by_size[by_size.size() / 2]; std::abs(middle) > std::log(kMostOff)) {
+  if (const double middle = by_size[(by_size.size() - 1) / 2]; std::abs(middle) > std::log(kMostOff)) {
     return fail(bad_table(where, fmt::format("the middle row takes {:.4g} times as long as forecast", std::exp(middle)),
                           "latency_ms, in milliseconds, measured on this cluster"));
   }
   CollectiveCalibration found;
+  take_out_units(rows, uncorrected, kMostOff, found.notes);
   take_out_gross(rows, uncorrected, found.notes);
+  NS_TRY_VOID(take_out_too_fast(calibrator, rows, found.notes));
   take_out_few(rows, found.notes);
   std::vector<double> by_others;
   if (!rows.empty()) {
@@ -252,14 +316,17 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
   }
   note_contradictions(rows, found.notes);
   NS_TRY(found.curves, calibrator.fit(rows));
-  NS_TRY_VOID(read_network_calibration(to_json(found.curves), where));  // what is written can be read
+  if (!read_network_calibration(to_json(found.curves), where)) {  // what is written can be read
+    return fail(bad_table(where, "no correction is large enough for these rows",
+                          "bytes in bytes and latency_ms in milliseconds, measured on this cluster"));
+  }
   NS_TRY(const std::vector<double> without, calibrator.errors(rows, nullptr));
   if (const std::size_t count = found.curves.left_out.size(); count > 0) {
     found.notes.push_back(fmt::format(
         "{} of the rows {} nothing of the network ({}{}): what stays in a node takes longer there", count,
         count == 1 ? "tells" : "tell", rows[found.curves.left_out.front()].place, count == 1 ? "" : ", ..."));
   }
-  found.rows = rows.size();
+  found.rows = rows.size() - found.curves.left_out.size();
   found.before = mean_error(without), found.after = mean_error(by_others);
   return found;
 }

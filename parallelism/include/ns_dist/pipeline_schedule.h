@@ -76,11 +76,11 @@ struct PipelineSchedule {
   std::string_view name, description;
   std::int64_t least_chunks = 1, most_chunks = 1;  // most_chunks 0: any number
   bool splits_backward = false;
-  bool overlaps_messages = false;  // a stage goes on computing while it sends, unless a plan forbids it
-  bool pairs_passes = false;       // some passes run beside others
-  bool pairs_stages = false;       // there must be an even number of stages
-  bool hides_tokens = false;       // is made for experts on several ranks alone: without them it only holds more
-  bool fills_pipeline = false;     // Megatron-Core refuses it with fewer microbatches than stages
+  bool overlaps_messages = false;    // a stage goes on computing while it sends, unless a plan forbids it
+  bool pairs_passes = false;         // some passes run beside others
+  bool pairs_stages = false;         // there must be an even number of stages
+  bool hides_tokens = false;         // is made for experts on several ranks alone: without them it only holds more
+  bool groups_microbatches = false;  // runs them in groups (microbatch_group)
   bool has_chunks(std::int64_t chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
   }
@@ -103,7 +103,7 @@ const PipelineSchedule& schedule_for(std::int64_t chunks);
 
 // Microbatches of which a stage of interleaved passes runs one chunk before it turns to the next: as many as there are
 // stages, or the fewest above that leave no smaller group at the end, which Megatron-Core refuses
-// (--microbatch-group-size-per-vp-stage). Fewer microbatches than stages, which it refuses too, are one group.
+// (--microbatch-group-size-per-vp-stage). Fewer microbatches than stages are one group.
 std::int64_t microbatch_group(const ScheduleShape& shape);
 
 struct ScheduleFacts {

@@ -12,7 +12,7 @@ extern constinit const PipelineSchedule kCombined1f1b = {
     .overlaps_messages = true,
     .pairs_passes = true,
     .hides_tokens = true,
-    .fills_pipeline = true,
+    .groups_microbatches = true,
     .seats = loop_seats,
     .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },
 };

@@ -8,7 +8,7 @@ extern constinit const PipelineSchedule kInterleaved = {
     .description = "1f1b over several model chunks a stage; a bubble smaller by their number",
     .most_chunks = 0,
     .overlaps_messages = true,
-    .fills_pipeline = true,
+    .groups_microbatches = true,
     .seats = loop_seats,
     .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, false); },
 };

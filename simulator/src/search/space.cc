@@ -559,12 +559,16 @@ void SearchSpace::Contents::finish(Scenario& scenario) const {
 }
 
 Result<void> SearchSpace::Contents::check(const Scenario& plan) const {
-  if (names_schedule || fills_stages(traits_of(plan.plan), plan.plan, plan.training)) return {};
-  const std::int64_t microbatches = microbatches_of(plan.plan, plan.training);
-  return fail({ErrorCode::kInfeasible,
-               fmt::format("{} has {} microbatch{} on {} stages", plan.plan.schedule, microbatches,
-                           microbatches == 1 ? "" : "es", plan.plan.pp),
-               "plan/schedule", "a microbatch for each stage"});
+  if (names_schedule) return {};
+  for (const FieldLimit& limit : plan.framework_only) {
+    if (!asks_for_microbatches(limit) || !breaks(limit, plan)) continue;
+    const std::int64_t microbatches = microbatches_of(plan.plan, plan.training);
+    return fail({ErrorCode::kInfeasible,
+                 fmt::format("{} has {} microbatch{} on {} stages", plan.plan.schedule, microbatches,
+                             microbatches == 1 ? "" : "es", plan.plan.pp),
+                 "plan/schedule", "more microbatches"});
+  }
+  return {};
 }
 
 namespace {
@@ -672,7 +676,8 @@ void SearchSpace::Contents::attach_limits() {
     const FieldLimit& limit = base.framework_only[number];
     // What follows from the schedule is set behind all levels; any division can be written as a layout.
     const bool follows = (limit.field == kOverlapP2p && follows_schedule) ||
-                         (limit.field == kOverlapEp && follows_tokens) || wants_layout(limit);
+                         (limit.field == kOverlapEp && follows_tokens) || wants_layout(limit) ||
+                         asks_for_microbatches(limit);  // check() does
     if (follows) continue;
     const auto reads = [&](const Level& level) {
       const bool has_one = level.given.size() == 1 && value_of(base, level.field) == level.given.front();

@@ -369,6 +369,22 @@ TEST(Ports, InnerNetworksLimitOuterOnes) {
       56.0 / 64 * kHuge / 25e9);
 }
 
+// Buffers limit a port between sites that are 1 ms apart. A ring leaves a site by the ports of one node, however many
+// nodes the site has.
+TEST(Ports, ARingLeavesASiteByOneNode) {
+  for (const std::int64_t nodes : {4, 128}) {
+    Cluster cluster = dgx_h100();
+    cluster.levels[1] = {test::infiniband(50), nodes, 1, 1};
+    Fabric far = test::infiniband(50);
+    far.latency = 1 * units::ms;
+    cluster.levels.push_back({far, 2, 1, 1});
+    const double ranks = 2.0 * static_cast<double>(nodes) * 8;
+    const Collective sum = call(CollectiveKind::kAllReduce, kHuge, {{static_cast<std::int64_t>(ranks), 1}});
+    const double port = 2 * 4.0 * 1024 * 1024 / (2 * 1e-3);  // two channels of 4 MiB
+    EXPECT_NEAR(seconds("ring", "simple", sum, cluster) / (2 * (ranks - 1) / ranks * kHuge / (8 * port)), 1, 0.01);
+  }
+}
+
 // A network port hangs on the GPU's PCIe, whose payload is three quarters of its rate.
 TEST(Ports, PcieLimitsTheNetwork) {
   const Collective send = call(CollectiveKind::kSendRecv, kHuge, {{2, 8}});

@@ -78,8 +78,21 @@ TEST(CollectiveCalibration, RowsThatContradictEachOtherAreNamed) {
   rows.push_back(again);
   const CollectiveCalibration found = calibrated(rows);
   ASSERT_EQ(found.notes.size(), 1U);
-  EXPECT_EQ(found.notes[0],  // the deviation of ln 1 and ln 1.35
-            "all_reduce of 8 ranks, 67.108864 MB: rows contradict each other by 15 % (mine.csv:7, mine.csv:18)");
+  EXPECT_EQ(found.notes[0],
+            "1 collective has rows that contradict each other, most of all all_reduce of 8 ranks, 67.108864 MB: one "
+            "takes 1.35 times as long as another (mine.csv:18, mine.csv:7)");
+}
+
+// One collective in another unit is no measurement of it; nor is what no link allows.
+TEST(CollectiveCalibration, WhatCannotBeIsLeftOut) {
+  const CollectiveCalibration unit = calibrated(measured([](std::size_t i) { return i < 8 ? 1000. : 1.2; }));
+  ASSERT_FALSE(unit.notes.empty());
+  EXPECT_THAT(unit.notes[0], HasSubstr("all_reduce of 8 ranks: the middle one takes 1000 times as long as forecast"));
+  EXPECT_EQ(unit.rows, 8U);
+  EXPECT_LT(unit.after, 0.02);
+  const auto fast = calibrate_collectives(dgx(), measured([](std::size_t) { return 0.2; }), "mine.csv");
+  const std::string told = fast ? ::testing::PrintToString(fast->notes) : to_text(fast.error());
+  EXPECT_THAT(told, HasSubstr("faster than the links of the data sheet allow (mine.csv:"));
 }
 
 // Of two sizes nobody knows what the others take.

@@ -51,6 +51,43 @@ TEST(NetworkModel, RanksOfANodeUseAllTheirPorts) {
   EXPECT_NEAR(one.latency / four.latency, 4 * (3.0 / 4) / (15.0 / 16), 0.1);
 }
 
+// Of a ring, or a pipeline, that fills a node, one GPU sends out of it, and has the port that all of its GPUs share. Of
+// a ring with one rank in each node, all GPUs send: each has its part.
+TEST(NetworkModel, AMessageHasThePortsThatTheOthersDoNotUse) {
+  Cluster cluster = test::dgx_a100();
+  cluster.levels[1].nics_per_gpu = 1.0 / 8;
+  const auto model = model_of(cluster);
+  Collective across{CollectiveKind::kSendRecv, 1 * GiB, {0, {{2, 8}}}};
+  const auto rate = [&](const Collective& call) { return call.size / model->forecast(call)->latency / (GB / s); };
+  const double shared = rate(across);
+  EXPECT_LT(shared, 25.0 / 8);
+  for (Stride Collective::*all : {&Collective::ring, &Collective::stages}) {
+    Collective one = across;
+    one.*all = {16, 1};
+    EXPECT_NEAR(rate(one) / shared, 8, 0.1);
+    one.*all = {8, 2};  // two such rings
+    EXPECT_NEAR(rate(one) / shared, 4, 0.05);
+    one.*all = {2, 8};
+    EXPECT_NEAR(rate(one) / shared, 1, 1e-9);
+  }
+  // A ring's step takes as long as one of the all-gather by the same ring.
+  Collective step = across;
+  step.ring = {16, 1};
+  const Forecast gather = *model->forecast({CollectiveKind::kAllGather, 16 * GiB, {0, {{16, 1}}}});
+  EXPECT_NEAR(gather.latency / model->forecast(step)->latency, 15, 0.5);
+}
+
+// Over PCIe through the host, many senders are slower than two: a ring's step is one of the all-gather's.
+TEST(NetworkModel, RingsThroughAHostSendAtOnce) {
+  const auto model = model_of(*Catalog::standard().cluster("l40s-server"));
+  Collective step{CollectiveKind::kSendRecv, 16 * MiB, {0, {{2, 4}}}};
+  const Seconds alone = model->forecast(step)->latency;
+  step.ring = {8, 1};
+  const Seconds gather = model->forecast({CollectiveKind::kAllGather, 8 * 16 * MiB, {0, {{8, 1}}}})->latency;
+  EXPECT_EQ(model->forecast(step)->latency, gather / 7);
+  EXPECT_GT(gather / 7, 2 * alone);
+}
+
 // Racks of 72 GPUs have a network as wide as they are, and corrections for each of the two were measured on other
 // machines.
 TEST(NetworkModel, TwoRacksAreNotFasterThanOne) {

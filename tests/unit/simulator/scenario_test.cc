@@ -926,6 +926,62 @@ TEST(Resolve, ARemedyLeavesAScheduleThatKeepsTooMuch) {
   EXPECT_LT(again->step, 1.1 * report->step) << "full recomputation takes a third more";
 }
 
+// FSDP has weights and optimizer on the host together; who has both there may keep some on the GPUs.
+TEST(Resolve, WeightsGoToTheHostWithTheOptimizer) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h100").set("machine/gpus", 8).set("framework", "fsdp");
+  spec.set("training/global_batch", 8).set("training/sequence", 4096).set("plan/dp", 8);
+  const auto [report, again] = remedied(spec);
+  EXPECT_TRUE(again->fits);
+  EXPECT_TRUE(again->scenario.plan.offload_weights);
+  ScenarioSpec less;
+  less.set("model", "qwen3-8b").set("machine/gpu", "h100").set("machine/gpus", 8).set("framework", "deepspeed");
+  less.set("plan/zero", "3").set("plan/offload_optimizer", "1").set("plan/offload_weights", true);
+  less.set("training/global_batch", 64).set("training/sequence", 4096).set("plan/recompute", "full");
+  const auto advised = simulate(resolved(less));
+  ASSERT_TRUE(advised) << to_text(advised.error());
+  EXPECT_TRUE(std::any_of(advised->improvements.begin(), advised->improvements.end(), [](const Improvement& each) {
+    return each.change.starts_with("keep more in the GPUs' memory");
+  }));
+}
+
+// Fewer microbatches than a schedule runs are what a framework does not have, each by its own rule.
+TEST(Resolve, FrameworksAskForMicrobatches) {
+  const auto told = [](const char* framework, const char* schedule, std::int64_t microbatches) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-70b").set("machine/gpu", "h200").set("framework", framework).set("plan/pp", 8);
+    spec.set("plan/schedule", schedule).set("training/global_batch", microbatches).set("plan/recompute", "full");
+    if (std::string_view(schedule) == "interleaved") spec.set("plan/vpp", 2);
+    const auto report = simulate(resolved(spec));
+    EXPECT_TRUE(report) << to_text(report.error());
+    std::string found;
+    for (const Warning& each : report->warnings) {
+      if (each.code == "not_in_framework" && each.message.find("microbatches") != std::string::npos)
+        found += each.message;
+    }
+    return found;
+  };
+  EXPECT_EQ(told("megatron-core", "interleaved", 7),
+            "megatron-core has no plan/schedule=interleaved with fewer microbatches than stages");
+  EXPECT_EQ(told("megatron-core", "interleaved", 8), "");
+  EXPECT_EQ(told("torchtitan", "interleaved", 7), "");
+  EXPECT_EQ(told("torchtitan", "dualpipe-v", 15),
+            "torchtitan has no plan/schedule=dualpipe-v with fewer microbatches than twice the stages");
+  EXPECT_EQ(told("torchtitan", "dualpipe-v", 16), "");
+  EXPECT_NE(told("hai-llm", "dualpipe", 6), "");
+}
+
+// A sequence that a report's user named stays when another model is asked for.
+TEST(Resolve, AnotherModelKeepsANamedSequence) {
+  ScenarioSpec spec, other;
+  spec.set("model", "llama3-8b").set("training/sequence", 2048);
+  other.set("model", "qwen2.5-7b");
+  const Scenario named = resolved(spec);
+  const Scenario usual = resolved(ScenarioSpec().set("model", "llama3-8b"));
+  EXPECT_EQ(resolve(other, Catalog::standard(), &named)->training.sequence, 2048);
+  EXPECT_EQ(resolve(other, Catalog::standard(), &usual)->training.sequence, resolved(other).training.sequence);
+}
+
 // Gradients that replicas share are enough for Llama 3 8B on eight H100: weights stay whole, and the step is shorter.
 TEST(Resolve, ARemedySharesNoMoreThanItMust) {
   ScenarioSpec spec;

@@ -46,7 +46,11 @@ TEST(WhatIf, ReadsPartsAndFactors) {
     ASSERT_FALSE(refused.has_value()) << bad;
     EXPECT_EQ(refused.error().where, "--what-if");
   }
-  EXPECT_THAT(to_text(read_part_changes("inter-bandwith x2").error()), HasSubstr("did you mean \"inter-bandwidth\""));
+  EXPECT_EQ(read_part_changes("Inter-Bandwidth x2")->front().part, "inter-bandwidth");
+  EXPECT_EQ(read_part_changes("HBM x2")->front().part, "memory-bandwidth");
+  for (const char* near : {"inter-bandwith x2", "inter-bandwidth=\"100 GB/s\""}) {
+    EXPECT_THAT(to_text(read_part_changes(near).error()), HasSubstr("did you mean --what-if \"inter-bandwidth x2\""));
+  }
 }
 
 // What a user can also set says the same.
