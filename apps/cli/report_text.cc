@@ -125,6 +125,9 @@ std::string settings_text(const ParallelPlan& plan) {
   if (!plan.pipeline_layout.is_even()) settings += fmt::format(", layout {}", plan.pipeline_layout.text);
   if (plan.lora_rank > 0) settings += fmt::format(", LoRA of rank {}", plan.lora_rank);
   if (freezes_in_4_bits(plan)) settings += " beside weights in 4 bits";
+  if (const std::int64_t frozen = frozen_layers_of(plan); frozen > 0)
+    settings +=
+        fmt::format(", embedding and first {} frozen", frozen == 1 ? "layer" : fmt::format("{} layers", frozen));
   if (plan.offload_optimizer.value > 0)
     settings += fmt::format(", {:.0f} % of the optimizer on the host", 100 * plan.offload_optimizer.value);
   if (reduces_each_round(plan)) settings += ", gradients reduced once a round";

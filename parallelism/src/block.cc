@@ -71,13 +71,25 @@ RankParameters adapters_of(const Block& block) {
   return parameters;
 }
 
-RankParameters frozen_of(const Block& block, const Shape& shape) {
+RankParameters trained_of(const Block& block) {
+  RankParameters parameters;
+  for (const BlockStep& step : block.steps) {
+    if (!step.frozen) parameters += step.parameters;
+  }
+  return parameters;
+}
+
+// Under autocast frozen weights stay in fp32, as the model was loaded.
+RankParameters frozen_of(const Block& block, const Shape& shape, Freezes which) {
   const double trained = bytes_per_parameter(shape.dtype, shape.plan->optimizer_state, shape.plan->weights).weight;
+  const double stored = shape.autocast ? trained : shape.element;
   RankParameters frozen;
   for (const BlockStep& step : block.steps) {
-    frozen += step.parameters * (shape.element / trained);
-    frozen += step.in_4_bits * ((blocks::kNf4Bytes - shape.element) / trained);
+    if (which == Freezes::kSteps && !step.frozen) continue;
+    frozen += step.parameters * (stored / trained);
+    frozen += step.in_4_bits * ((blocks::kNf4Bytes - stored) / trained);
   }
+  frozen.matrices = frozen.expert_matrices = 0;
   return frozen;
 }
 

@@ -70,6 +70,7 @@ struct BlockStep {
   double transient_forward = 0, transient_backward = 0;
   std::optional<LayerModule> module;  // WorkItem::module
   RankParameters parameters;
+  bool frozen = false;       // no gradients of `parameters`, where other steps of the block have them
   RankParameters adapters;   // of LoRA: all that is trained, where there are any in the model
   RankParameters in_4_bits;  // of `parameters`, which are frozen then
   Matrices matrices;         // of what is trained, those that Muon updates; none under Adam
@@ -122,8 +123,13 @@ Block layer_block(const Shape& shape, const LayerKind& kind);
 
 RankParameters parameters_of(const Block& block);
 RankParameters adapters_of(const Block& block);
+// Those of frozen steps, or of all steps.
+enum class Freezes : std::uint8_t { kSteps, kAll };
 // Frozen ones, by what they take in memory, in the storage format or in 4 bits: as many in the format of trained ones.
-RankParameters frozen_of(const Block& block, const Shape& shape);
+// No update reads them, so none is of a matrix that is updated as a whole.
+RankParameters frozen_of(const Block& block, const Shape& shape, Freezes which);
+// Parameters that have gradients, where some steps are frozen.
+RankParameters trained_of(const Block& block);
 Matrices matrices_of(const Block& block);
 
 // Bytes that a rank keeps for one microbatch under this recomputation.

@@ -214,11 +214,24 @@ void check_lora(const Model& model, const ParallelPlan& plan, const Training&, C
 void check_frozen_weights(const Model&, const ParallelPlan& plan, const Training& training, Checker& check) {
   if (plan.frozen_weights == FrozenWeights::kPlain) return;
   if (plan.lora_rank == 0) {
-    check.fail_at("plan/frozen_weights", "nothing is frozen without adapters", "plain",
+    check.fail_at("plan/frozen_weights", "only layers with adapters are kept in 4 bits", "plain",
                   "use plan/lora_rank=16, or leave plan/frozen_weights out");
   } else if (quantizes(training.precision)) {
     check.fail_at("plan/frozen_weights", "weights in 4 bits are cast to 16 bits, not to 8", "plain",
                   "use training/dtype=bf16, or leave plan/frozen_weights out");
+  }
+}
+
+// Layers from the first on, up to all: then the loss alone is trained.
+void check_frozen_layers(const Model& model, const ParallelPlan& plan, const Training&, Checker& check) {
+  if (plan.frozen_layers <= 0) return;
+  if (plan.frozen_layers > model.layers) {
+    check.fail_at("plan/frozen_layers", fmt::format("{} has {} layers to freeze", model.name, model.layers),
+                  fmt::format("at most {}", model.layers), fmt::format("use plan/frozen_layers={}", model.layers / 2));
+  }
+  if (plan.lora_rank > 0) {
+    check.fail_at("plan/frozen_layers", "with adapters all layers are frozen, and each has its adapters", "0",
+                  "leave out plan/frozen_layers, or plan/lora_rank");
   }
 }
 
@@ -401,17 +414,18 @@ void check_weights(const Model&, const ParallelPlan& plan, const Training&, Chec
 // A rule adds its errors. It may rely on check_sizes, on no other rule.
 using Rule = void (*)(const Model&, const ParallelPlan&, const Training&, Checker&);
 // All that does not depend on the schedule, on its chunks or on what runs beside passes; errors come in this order.
-constexpr Rule kRules[] = {
-    check_order, check_tensor_parts, check_batch,
-    // experts
-    check_experts_to_split, check_expert_ranks, check_capacity, check_dispatch, check_width_of_experts,
-    // single kinds of layers and weights
-    check_state_space, check_delta_net, check_shared_inputs, check_mtp, check_lora, check_frozen_weights, check_metrics,
-    // context parallelism
-    check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads, check_exchanged_keys,
-    check_inner, check_ring,
-    // what ranks share, and the optimizer
-    check_parts_of_experts, check_shard, check_offloaded_weights, check_muon, check_weights};
+constexpr Rule kRules[] = {check_order, check_tensor_parts, check_batch,
+                           // experts
+                           check_experts_to_split, check_expert_ranks, check_capacity, check_dispatch,
+                           check_width_of_experts,
+                           // single kinds of layers and weights
+                           check_state_space, check_delta_net, check_shared_inputs, check_mtp, check_lora,
+                           check_frozen_weights, check_frozen_layers, check_metrics,
+                           // context parallelism
+                           check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads,
+                           check_exchanged_keys, check_inner, check_ring,
+                           // what ranks share, and the optimizer
+                           check_parts_of_experts, check_shard, check_offloaded_weights, check_muon, check_weights};
 
 // Asks all rules. Returns whether sizes are in range: where they are not, no rule is asked.
 bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {
@@ -524,13 +538,18 @@ Result<Pipeline> pipeline_of(const Model& model, const ParallelPlan& plan, const
   const std::int64_t microbatches = microbatches_of(plan, training);
   check_length(plan, microbatches, check);
   NS_TRY_VOID(check.done());
+  std::int64_t frozen = 0;
+  if (frozen_layers_of(plan) > 0) {
+    if (const auto layers = divide_layers(model, plan)) frozen = frozen_positions(plan, *layers);
+  }
   auto passes = stage_passes({.schedule = &schedule,
                               .shape = {plan.pp, microbatches, plan.vpp},
                               .gathers = plan.overlap_param_gather && gathers_weights_once(plan),
                               .reduces = reduces_each_round(plan) ? Reduces::kRoundEnds
                                          : plan.overlap_grad_reduce && reduces_gradients_once(plan) ? Reduces::kLast
                                                                                                     : Reduces::kAlike,
-                              .forward = plan.passes == Passes::kForward},
+                              .forward = plan.passes == Passes::kForward,
+                              .frozen = frozen},
                              cache);
   if (!passes) {
     Error error = std::move(passes.error());

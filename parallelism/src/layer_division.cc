@@ -167,6 +167,16 @@ Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan&
 
 }  // namespace
 
+std::int64_t frozen_positions(const ParallelPlan& plan, std::span<const LayerRange> layers) {
+  std::int64_t frozen = 0;
+  for (const LayerRange& range : layers.first(layers.empty() ? 0 : layers.size() - 1)) {  // the last has the loss
+    if (frozen_layers_of(plan) == 0 || range.first + range.count > frozen_layers_of(plan) || range.predictions > 0)
+      break;
+    ++frozen;
+  }
+  return frozen;
+}
+
 std::int64_t counted_layers(const Model& model, const ParallelPlan& plan) {
   return model.layers + (plan.account_embedding ? 1 : 0) + (plan.account_loss ? 1 : 0);
 }

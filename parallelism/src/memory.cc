@@ -135,6 +135,7 @@ std::vector<ModelParts> parts_by_kind(const ModelParts& all, const Model& model,
   none.prediction_layers = all.prediction_layers;
   std::vector<ModelParts> of_kind(kActivationKindCount, none);
   each_part(model, all.layers, plan, training, [&](Part part, const Block& block, const Shape& own) {
+    if (is_frozen(plan, part)) return;
     const KeptByKind kept = kept_by_kind(block, own.plan->recompute, own.plan->recompute_modules);
     for (std::size_t kind = 0; kind < kept.size(); ++kind) {
       of_kind[kind].parts[static_cast<std::size_t>(part)].kept = kept[kind];
@@ -200,7 +201,10 @@ class ActivationDetail {
     const bool beside = peak + 1 < points.size() && points[peak + 1].pass.beside_previous;
     if (top.most > top.bytes && top.pass.kind == PassKind::kForward) {
       const double losses = beside ? kept_.chunks[chunk_at(peak + 1)].loss : 0;
-      if (top.most == top.bytes + bytes.loss_forward) {  // at its end
+      if (bytes.frozen > 0 && top.most == top.bytes - (bytes.after_forward - losses) + bytes.frozen) {
+        add(ActivationKind::kWorkingLayer, bytes.frozen);
+        --live[chunk_at(peak)].after_forward;
+      } else if (top.most == top.bytes + bytes.loss_forward) {  // at its end
         add(ActivationKind::kLogits, bytes.loss_forward);
         if (beside) add_chunk(chunk_at(peak + 1), 0, 0, -1);
       } else {  // at the beginning of the pass beside it

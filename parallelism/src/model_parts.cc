@@ -50,6 +50,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.overlap_param_gather = kDefault.overlap_param_gather;
   key.plan.grad_buckets = kDefault.grad_buckets;
   key.plan.overlap_p2p = kDefault.overlap_p2p;
+  key.plan.frozen_layers = frozen_layers_of(plan) > 0 ? 1 : 0;
   key.plan.bf16_first_layers = has_layers_in_16_bits(plan) ? 1 : 0;
   key.plan.bf16_last_layers = kDefault.bf16_last_layers;
   // Of a schedule, only whether it splits backward passes; of the pipeline, whether the loss has a table of its own.
@@ -75,16 +76,20 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
   made.layers = layer_kinds(model);
   made.prediction_layers = shape.prediction_layers;
   const std::size_t kinds = made.layers.kinds.size();
-  made.parts.resize(static_cast<std::size_t>(layer_part(kinds, false, false)));
+  made.parts.resize(static_cast<std::size_t>(layer_part(kinds, LayerPart::kUsual, false)));
   each_part(model, made.layers, key.plan, key.training, [&](Part part, const Block& block, const Shape& own) {
     ModelPart& added = made.parts[static_cast<std::size_t>(part)];
-    const bool adapts = own.plan->lora_rank > 0;
-    added.parameters = adapts ? adapters_of(block) : parameters_of(block);
-    if (adapts) added.frozen = frozen_of(block, own);
-    added.matrices = matrices_of(block);
-    added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
-    added.whole = kept_bytes(block, Recompute::kNone).after_forward;
-    if (key.plan.passes == Passes::kForward) {
+    const bool adapts = own.plan->lora_rank > 0, frozen = is_frozen(key.plan, part);
+    added.frozen = frozen_of(block, own, adapts || frozen ? Freezes::kAll : Freezes::kSteps);
+    if (!frozen) {
+      added.parameters = adapts ? adapters_of(block) : trained_of(block);
+      added.matrices = matrices_of(block);
+      added.kept = kept_bytes(block, own.plan->recompute, own.plan->recompute_modules);
+      added.whole = kept_bytes(block, Recompute::kNone).after_forward;
+    }
+    if (frozen) {
+      added.transient = forward_working_bytes(block);
+    } else if (key.plan.passes == Passes::kForward) {
       added.working = added.working_of_split = forward_working_bytes(block);
     } else {
       added.working = working_bytes(block, own.plan->recompute, own.plan->recompute_modules, false);
@@ -100,7 +105,7 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
       made.fragments.push_back(maker.pass(block, kind));
     };
     add_pass(PassKind::kForward);
-    if (key.plan.passes == Passes::kForward) return;
+    if (frozen || key.plan.passes == Passes::kForward) return;
     add_pass(PassKind::kBackward);
     if (!key.splits_backward) return;
     add_pass(PassKind::kInputGradient);
@@ -114,13 +119,24 @@ ModelParts make_parts(const Model& model, const PartsKey& key, bool sizes) {
 void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan& plan, const Training& training,
                const std::function<void(Part, const Block&, const Shape&)>& visit) {
   const Shape shape(model, plan, training);
-  const auto add_layers = [&](const Shape& own, bool kept, bool in_16_bits) {
+  const auto add_layers = [&](const Shape& own, LayerPart which, bool in_16_bits) {
     for (std::size_t kind = 0; kind < layers.kinds.size(); ++kind) {
-      visit(layer_part(kind, kept, in_16_bits), layer_block(own, layers.kinds[kind]), own);
+      visit(layer_part(kind, which, in_16_bits), layer_block(own, layers.kinds[kind]), own);
     }
   };
-  visit(Part::kEmbedding, embedding_block(shape), shape);
-  add_layers(shape, false, false);
+  // No backward pass reads what a frozen part casts or keeps. It drops out what it would.
+  const bool freezes = frozen_layers_of(plan) > 0;
+  ParallelPlan forward = plan;
+  forward.passes = Passes::kForward;
+  forward.recompute = Recompute::kNone;
+  const auto frozen = [&](const Training& precise) {
+    Shape own(model, forward, precise);
+    own.dropout = shape.dropout;
+    return own;
+  };
+  const Shape first = freezes ? frozen(training) : shape;
+  visit(Part::kEmbedding, embedding_block(first), first);
+  add_layers(shape, LayerPart::kUsual, false);
   visit(Part::kLoss, loss_block(shape), shape);
   if (shape.prediction_layers > 0) {
     visit(Part::kPrediction, prediction_block(shape), shape);
@@ -129,9 +145,11 @@ void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan&
   ParallelPlan keeping = plan;
   keeping.recompute = Recompute::kNone;
   const bool keeps = keeps_some_layers(plan), mixes = has_layers_in_16_bits(plan);
-  if (keeps) add_layers(Shape(model, keeping, training), true, false);
-  if (mixes) add_layers(Shape(model, plan, in_16_bits(training)), false, true);
-  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits(training)), true, true);
+  if (keeps) add_layers(Shape(model, keeping, training), LayerPart::kKept, false);
+  if (mixes) add_layers(Shape(model, plan, in_16_bits(training)), LayerPart::kUsual, true);
+  if (keeps && mixes) add_layers(Shape(model, keeping, in_16_bits(training)), LayerPart::kKept, true);
+  if (freezes) add_layers(first, LayerPart::kFrozen, false);
+  if (freezes && mixes) add_layers(frozen(in_16_bits(training)), LayerPart::kFrozen, true);
 }
 
 std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan, std::span<const LayerRange> layers,

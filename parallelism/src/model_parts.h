@@ -20,12 +20,20 @@
 
 namespace ns_dist {
 
-// The parts of the model that a position holds. From kLayers on, four for each kind of layer: under the plan's
-// recomputation, or keeping its activations where only some layers of a position are recomputed; with products in the
-// format of the training, or in 16 bits where only the first or last layers have these.
+// The parts of the model that a position holds. From kLayers on, six for each kind of layer: under the plan's
+// recomputation, or keeping its activations where only some layers of a position are recomputed, or frozen; each with
+// products in the format of the training, or in 16 bits where only the first or last layers have these.
 enum class Part : std::uint32_t { kEmbedding, kLoss, kPrediction, kPredictionLoss, kLayers };
-constexpr Part layer_part(std::size_t kind, bool kept, bool in_16_bits) {
-  return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 4 * kind + (kept ? 1 : 0) + (in_16_bits ? 2 : 0));
+enum class LayerPart : std::uint8_t { kUsual, kKept, kFrozen };
+constexpr Part layer_part(std::size_t kind, LayerPart which, bool in_16_bits) {
+  return static_cast<Part>(static_cast<std::size_t>(Part::kLayers) + 6 * kind + 2 * static_cast<std::size_t>(which) +
+                           (in_16_bits ? 1 : 0));
+}
+constexpr bool is_frozen(const ParallelPlan& plan, Part part) {
+  if (frozen_layers_of(plan) == 0) return false;
+  if (part < Part::kLayers) return part == Part::kEmbedding;
+  const std::size_t place = static_cast<std::size_t>(part) - static_cast<std::size_t>(Part::kLayers);
+  return place % 6 / 2 == static_cast<std::size_t>(LayerPart::kFrozen);
 }
 
 // `count` like parts on end, of layers from `layer` on. Prediction layers are numbered behind the model's.
@@ -55,11 +63,11 @@ struct ModelPart {
   KeptBytes kept;             // under the plan's recomputation
   double whole = 0;           // what it would keep without recomputation
   // Bytes on top of what is kept: while its backward pass runs, or its input gradient where that is a pass of its own;
-  // in forward passes alone, all. transient: while its forward pass runs, which keeps the rest.
+  // in forward passes alone, all. transient: while its forward pass runs, which keeps the rest; of a frozen part, all.
   double working = 0, working_of_split = 0, transient = 0;
   double cached = 0;                                             // Block::cached
   double logged = 0;                                             // Block::logged
-  std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule has
+  std::array<std::optional<FragmentId>, kPassKindCount> passes;  // those that the schedule and the part have
 };
 
 struct ModelParts {
@@ -81,11 +89,15 @@ void for_each_run(const ModelParts& parts, const ParallelPlan& plan, std::span<c
   if (position == 0) visit(PartRun{Part::kEmbedding, -1, 1});
   const LayerRange& range = layers[position];
   const std::int64_t again = keeps_some_layers(plan) ? plan.recompute_layers : range.count;
+  const std::int64_t frozen = frozen_layers_of(plan, range);
   PartRun run{Part::kEmbedding, range.first, 0};
   for (std::int64_t i = 0; i < range.count; ++i, ++run.count) {
     const std::int64_t layer = range.first + i;
     const bool in_16_bits = is_in_16_bits(plan, layer, kinds.size());
-    const Part part = layer_part(kinds[static_cast<std::size_t>(layer)], i >= again, in_16_bits);
+    const LayerPart which = i < frozen            ? LayerPart::kFrozen
+                            : i - frozen >= again ? LayerPart::kKept
+                                                  : LayerPart::kUsual;
+    const Part part = layer_part(kinds[static_cast<std::size_t>(layer)], which, in_16_bits);
     if (run.count > 0 && run.part != part) visit(std::exchange(run, {part, layer, 0}));
     run.part = part;
   }
@@ -102,7 +114,7 @@ std::vector<PartRun> part_runs(const ModelParts& parts, const ParallelPlan& plan
                                std::size_t position);
 
 // Calls visit(part, block, shape) for each part that the model has under this plan; `shape` is what the block was made
-// of. `layers`: the model's.
+// of: of frozen parts, that of a plan of forward passes alone. `layers`: the model's.
 void each_part(const Model& model, const LayerKinds& layers, const ParallelPlan& plan, const Training& training,
                const std::function<void(Part, const Block&, const Shape&)>& visit);
 

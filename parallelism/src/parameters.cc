@@ -1,14 +1,17 @@
 #include "ns_dist/parameters.h"
 
+#include <algorithm>
+
 #include "block.h"
 
 namespace ns_dist {
 namespace {
 
-// Of all layers: `of_block` of a layer of each kind, times how many there are.
+// Of all layers, or of all but the first: `of_block` of a layer of each kind, times how many there are.
 template <class OfBlock>
-double sum_of_layers(const Model& model, const Shape& shape, OfBlock of_block) {
-  const LayerKinds layers = layer_kinds(model);
+double sum_of_layers(const Model& model, const Shape& shape, OfBlock of_block, std::int64_t first = 0) {
+  LayerKinds layers = layer_kinds(model);
+  layers.of_layer.erase(layers.of_layer.begin(), layers.of_layer.begin() + std::min(first, model.layers));
   const std::vector<std::int64_t> counts = layers_of_kinds(layers);
   double sum = 0;
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
@@ -17,10 +20,13 @@ double sum_of_layers(const Model& model, const Shape& shape, OfBlock of_block) {
   return sum;
 }
 
-// With the embedding, and with the layers that predict further tokens where these are trained.
+// With the embedding unless `frozen` layers are behind it, and with the layers that predict further tokens where these
+// are trained.
 template <class OfBlock>
-double sum_of_blocks(const Model& model, const Shape& shape, bool predictions, OfBlock of_block) {
-  double sum = of_block(embedding_block(shape)) + sum_of_layers(model, shape, of_block);
+double sum_of_blocks(const Model& model, const Shape& shape, bool predictions, OfBlock of_block,
+                     std::int64_t frozen = 0) {
+  double sum = frozen == 0 ? of_block(embedding_block(shape)) : 0;
+  sum += sum_of_layers(model, shape, of_block, frozen);
   if (predictions && model.prediction_layers > 0) {
     sum += static_cast<double>(model.prediction_layers) * of_block(prediction_block(shape));
   }
@@ -61,16 +67,24 @@ double adapter_parameters(const Model& model, std::int64_t rank, bool prediction
   return sum_of_blocks(model, shape, predictions, [](const Block& block) { return adapters_of(block).total(); });
 }
 
-double matrix_parameters(const Model& model, std::int64_t rank, bool predictions) {
+double frozen_parameters(const Model& model, std::int64_t layers) {
+  if (layers == 0) return 0;
+  const Shape shape = Shape::whole(model, {1, 1, 1, Precision::kBf16});
+  const auto all = [](const Block& block) { return parameters_of(block).total(); };
+  return all(embedding_block(shape)) + sum_of_layers(model, shape, all) - sum_of_layers(model, shape, all, layers);
+}
+
+double matrix_parameters(const Model& model, std::int64_t rank, bool predictions, std::int64_t frozen) {
   ParallelPlan plan;
   plan.optimizer = OptimizerKind::kMuon;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  return sum_of_blocks(model, shape, predictions, [](const Block& block) {
+  const auto elements_of = [](const Block& block) {
     double elements = 0;
     for (const auto& [matrix, count] : matrices_of(block)) elements += matrix.size() * static_cast<double>(count);
     return elements;
-  });
+  };
+  return sum_of_blocks(model, shape, predictions, elements_of, frozen);
 }
 
 }  // namespace ns_dist

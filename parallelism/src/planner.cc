@@ -40,12 +40,18 @@ class StepPlanner {
         fragments_(plan_, shape_, parts_, writer_, replicas_),
         end_(plan_, shape_, seats_, layers_, writer_, replicas_),
         positions_(passes_.positions()),
+        frozen_positions_(frozen_positions(plan_, layers_)),
         runs_(positions_) {}
 
   StepProgram run() && {
     StepProgram& program = writer_.program();
     program.channels = static_cast<std::uint32_t>(seats_.size() * positions_ * 2);
     const std::vector<RankParameters> held = stage_parameters(shape_, seats_, layers_, parts_);
+    std::vector<RankParameters> gathered = held;  // ReplicaExchange::gathered_once
+    if (is_whole_in_passes(plan_)) {
+      const std::vector<RankParameters> frozen = stage_parameters(shape_, seats_, layers_, parts_, &ModelPart::frozen);
+      for (std::size_t stage = 0; stage < held.size(); ++stage) gathered[stage] += frozen[stage];
+    }
     std::size_t bodies = 0;
     for (const StagePasses::Stage& stage : passes_.stages) bodies += stage.bodies.size() + 2;
     program.bodies.reserve(bodies, 4 * bodies);
@@ -60,7 +66,7 @@ class StepPlanner {
       for (const StagePasses::Body& passes : passes_of_stage().bodies) {
         passes.second ? pair(passes.pass, *passes.second, add_body()) : pass(passes.pass, add_body());
       }
-      end_.add(stage_, held[stage], shares_[stage], add_body());
+      end_.add(stage_, {held[stage], gathered[stage], shares_[stage]}, add_body());
     }
     return std::move(program);
   }
@@ -87,8 +93,11 @@ class StepPlanner {
     return runs;
   }
 
-  static std::vector<Run> in_order_of(const StagePass& pass, std::vector<Run> runs) {
-    if (pass.kind != PassKind::kForward) std::reverse(runs.begin(), runs.end());
+  // Those that have such a pass.
+  std::vector<Run> in_order_of(const StagePass& pass, std::vector<Run> runs) const {
+    if (pass.kind == PassKind::kForward) return runs;
+    std::erase_if(runs, [&](const Run& run) { return is_frozen(plan_, run.part); });
+    std::reverse(runs.begin(), runs.end());
     return runs;
   }
 
@@ -108,13 +117,18 @@ class StepPlanner {
     return Place{here.direction, static_cast<std::size_t>(position)};
   }
 
+  // Whether a pass has what it makes to give to this position: gradients go no further back than trained layers do.
+  bool takes(const StagePass& pass, const Place& at) const {
+    if (pass.kind == PassKind::kWeightGradient) return false;
+    return pass.kind == PassKind::kForward || static_cast<std::int64_t>(at.position) >= frozen_positions_;
+  }
+
   // Without sequence parallelism all tensor-parallel ranks have the same tensor. Each sends it (Megatron-Core), or its
   // part, and the receivers gather it over their faster links (Narayanan et al. 2021, s.4.1).
   bool gathers_messages() const { return !shape_.sequence_parallel && shape_.tp > 1 && plan_.scatter_p2p; }
   void receive(const StagePass& pass, bool second, Bodies& body) {
-    if (pass.kind == PassKind::kWeightGradient) return;
     const std::optional<Place> from = neighbor(pass, -1);
-    if (!from) return;
+    if (!from || !takes(pass, place(pass.chunk))) return;
     const bool forward = pass.kind == PassKind::kForward;
     body.push_back({.kind = Kind::kReceive, .second = second, .channel = channel(place(pass.chunk), forward)});
     if (!gathers_messages()) return;
@@ -149,9 +163,8 @@ class StepPlanner {
   }
 
   void send(const StagePass& pass, bool second, Bodies& body) {
-    if (pass.kind == PassKind::kWeightGradient) return;
     const std::optional<Place> to = neighbor(pass, +1);
-    if (!to) return;
+    if (!to || !takes(pass, *to)) return;
     const bool forward = pass.kind == PassKind::kForward;
     const std::int64_t stage = seats_[to->direction][to->position].stage;
     const Stream stream = forward ? Stream::kPipelineForward : Stream::kPipelineBackward;
@@ -191,12 +204,11 @@ class StepPlanner {
 
   void pass(const StagePass& pass, Bodies& body) {
     receive(pass, false, body);
-    await_round(pass, body);
-    const std::vector<Run>& runs = runs_of(place(pass.chunk).position);
+    const std::vector<Run> in_order = in_order_of(pass, runs_of(place(pass.chunk).position));
+    if (!in_order.empty()) await_round(pass, body);
     if (runs_layer_by_layer()) {
-      layer_runs(pass, in_order_of(pass, runs), false, body);
+      layer_runs(pass, in_order, false, body);
     } else {
-      const std::vector<Run> in_order = in_order_of(pass, runs);
       const std::size_t last = agrees_after(pass.kind) ? last_layer(in_order) : in_order.size();
       for (std::size_t i = 0; i < in_order.size(); ++i) work(pass, in_order[i], false, body, i == last);
       reduce_rest(body);
@@ -214,7 +226,7 @@ class StepPlanner {
   // layers of a chunk, with get_amax_reduction_group).
   bool agrees_after(PassKind kind) {
     return delays_scaling(plan_, shape_.precision) && plan_.passes != Passes::kForward &&
-           fragments_.has_agreeing_ranks() && kind != PassKind::kWeightGradient && products_of_stage() > 0;
+           fragments_.has_agreeing_ranks() && kind != PassKind::kWeightGradient && products_of_stage(kind) > 0;
   }
   static std::size_t last_layer(const std::vector<Run>& in_order) {
     std::size_t last = in_order.size();
@@ -235,10 +247,10 @@ class StepPlanner {
     }
     return products;
   }
-  std::int64_t products_of_stage() {
+  std::int64_t products_of_stage(PassKind kind) {
     std::int64_t products = 0;
     for (const Place& held : passes_of_stage().places) {
-      for (const Run& run : runs_of(held.position)) {
+      for (const Run& run : in_order_of({.kind = kind}, runs_of(held.position))) {
         if (run.part >= Part::kLayers) products += run.count * products_of(run.part);
       }
     }
@@ -246,7 +258,7 @@ class StepPlanner {
   }
   // A fragment, and behind it the largest values of all ranks.
   FragmentId agreed(std::optional<FragmentId> behind, PassKind kind) {
-    return fragments_.agreed(behind, kind == PassKind::kForward, products_of_stage());
+    return fragments_.agreed(behind, kind == PassKind::kForward, products_of_stage(kind));
   }
 
   // ---- What runs beside each layer ----
@@ -281,10 +293,12 @@ class StepPlanner {
       const std::optional<Part> part = gathered(i);
       return part && !replicas_.unpackings(*part).empty() ? part : std::nullopt;
     };
-    const std::int64_t first_layer = layers_[place(pass.chunk).position].first;
+    const LayerRange& range = layers_[place(pass.chunk).position];
+    const std::int64_t first_layer = range.first + frozen_layers_of(plan_, range);
     const auto offloaded = [&](std::size_t i) -> std::optional<Part> {
       if (i >= layers.size() || layers[i].part < Part::kLayers) return std::nullopt;
       const std::int64_t before = layers[i].layer - first_layer;
+      if (before < 0) return std::nullopt;
       if (before >= plan_.offload_activations || plan_.passes == Passes::kForward) return std::nullopt;
       // Of layers that are recomputed together, the first keeps an input.
       if (plan_.recompute == Recompute::kFull && before % plan_.recompute_together != 0) return std::nullopt;
@@ -344,10 +358,10 @@ class StepPlanner {
   void pair(const StagePass& first, const StagePass& second, Bodies& body) {
     receive(first, false, body);
     receive(second, true, body);
-    await_round(first, body);
-    await_round(second, body);
     std::vector<Run> a = in_order_of(first, runs_of(place(first.chunk).position));
     std::vector<Run> b = in_order_of(second, runs_of(place(second.chunk).position));
+    if (!a.empty()) await_round(first, body);
+    if (!b.empty()) await_round(second, body);
     const auto is_layer = [](const Run& run) { return run.layer >= 0; };
     std::size_t i = 0, j = 0;
     if (runs_layer_by_layer()) {
@@ -358,6 +372,7 @@ class StepPlanner {
       return;
     }
     const bool plain = !first.first && !first.last && !second.first && !second.last;
+    const bool is_empty[2] = {a.empty(), b.empty()};  // passes of frozen layers
     while (i < a.size() || j < b.size()) {
       if (i < a.size() && (j == b.size() || !is_layer(a[i]))) {
         work(first, a[i++], false, body);
@@ -379,7 +394,7 @@ class StepPlanner {
     }
     reduce_rest(body);
     for (const auto& [pass, is_second] : {std::pair(&first, false), std::pair(&second, true)}) {
-      if (!agrees_after(pass->kind)) continue;
+      if (is_empty[is_second ? 1 : 0] || !agrees_after(pass->kind)) continue;
       Instruction agree = run_of(agreed(std::nullopt, pass->kind));
       agree.second = is_second;
       body.push_back(agree);
@@ -408,7 +423,7 @@ class StepPlanner {
       // Buckets are filled from the last part on.
       std::vector<RankParameters> begins(gathered_.size() - begin);  // what the part is the first of
       for (std::size_t i = begins.size(); i-- > 0;) {
-        begins[i] = buckets_.add(replicas_.parameters(gathered_[begin + i].part), bucket_of(chunk));
+        begins[i] = buckets_.add(replicas_.gathered_once(gathered_[begin + i].part), bucket_of(chunk));
         if (i == 0) begins[i] += buckets_.rest();
       }
       for (std::size_t i = 0; i < begins.size(); ++i) {
@@ -421,6 +436,7 @@ class StepPlanner {
   }
   // They are used in the order in which they are gathered, so the search goes on where the last one ended.
   void await_gather(std::int32_t chunk, Part part, std::int64_t layer, Bodies& body) {
+    if (is_frozen(plan_, part) && !is_whole_in_passes(plan_)) return;
     const auto is_used = [&](const Gathered& gathered) {
       return gathered.chunk == chunk && gathered.part == part && gathered.layer == layer;
     };
@@ -470,6 +486,7 @@ class StepPlanner {
   LayerFragments fragments_;
   StepEnd end_;
   std::size_t positions_;
+  std::int64_t frozen_positions_;
   std::map<std::pair<bool, Bytes>, std::optional<FragmentId>> received_;  // by forward, size
   std::vector<std::vector<Run>> runs_;                                    // by position, empty until asked for
 

@@ -111,6 +111,12 @@ RankParameters ReplicaExchange::parameters(Part part, RankParameters ModelPart::
   return part_parameters(shape_, parts_, part, one_table_, which);
 }
 
+RankParameters ReplicaExchange::gathered_once(Part part) const {
+  RankParameters weights = parameters(part);
+  if (is_whole_in_passes(plan_)) weights += parameters(part, &ModelPart::frozen);
+  return weights;
+}
+
 std::span<const WorkId> ReplicaExchange::gathers(const RankParameters& parameters) {
   return once(gathers_, parameters, [&] { return writer_.intern(collectives_.gathers(parameters)); });
 }
@@ -127,12 +133,13 @@ std::span<const WorkId> ReplicaExchange::gathers(Part part) {
 
 Bytes ReplicaExchange::loaded(Part part) const {
   if (!offloads_weights(plan_)) return Bytes();
-  RankParameters weights = parameters(part);
-  weights += parameters(part, &ModelPart::frozen);
+  const RankParameters trained = parameters(part), frozen = parameters(part, &ModelPart::frozen);
+  RankParameters weights = trained;
+  weights += frozen;
   if (weights.total() == 0) return Bytes();
-  const Bytes whole = has_fp32_shards(plan_)
-                          ? weights.total() * size_of(DType::kFp32)
-                          : collectives_.gathered_size(weights, false) + collectives_.gathered_size(weights, true);
+  const RankParameters& as_gathered = has_fp32_shards(plan_) ? frozen : weights;
+  const Bytes whole = (has_fp32_shards(plan_) ? trained.total() * size_of(DType::kFp32) : Bytes()) +
+                      collectives_.gathered_size(as_gathered, false) + collectives_.gathered_size(as_gathered, true);
   return whole * (share_of_rank(weights, plan_) / weights.total());
 }
 
@@ -188,7 +195,7 @@ LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, con
   const ReplicaCollectives collectives(plan, shape, mesh_of(plan), {});
   LayerExchanges found{{}, parts->layers.of_layer};
   for (std::size_t kind = 0; kind < parts->layers.kinds.size(); ++kind) {
-    const ModelPart& layer = (*parts)[layer_part(kind, false, false)];
+    const ModelPart& layer = (*parts)[layer_part(kind, LayerPart::kUsual, false)];
     LayerExchange& exchange = found.kinds.emplace_back();
     const auto add = [](const std::vector<WorkItem>& items, std::vector<Collective>& to) {
       for (const WorkItem& item : items) to.push_back(std::get<Collective>(item.work));
@@ -199,6 +206,16 @@ LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, con
     if (plan.passes == Passes::kForward) continue;
     if (shards_weights(plan) && plan.reshard) exchange.backward = exchange.forward;
     add(collectives.reductions(layer.parameters), exchange.backward);
+  }
+  // Frozen layers, whose weights are as large, are kinds of their own.
+  if (frozen_layers_of(plan) == 0) return found;
+  for (std::size_t kind = 0; kind < parts->layers.kinds.size(); ++kind) {
+    LayerExchange frozen = found.kinds[kind];
+    frozen.backward.clear();
+    found.kinds.push_back(std::move(frozen));
+  }
+  for (std::size_t layer = 0; layer < static_cast<std::size_t>(frozen_layers_of(plan)); ++layer) {
+    found.of_layer[layer] += static_cast<std::uint16_t>(parts->layers.kinds.size());
   }
   return found;
 }

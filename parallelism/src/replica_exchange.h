@@ -65,6 +65,10 @@ class ReplicaExchange {
 
   RankParameters in_buffers(const RankParameters& parameters) const { return collectives_.in_buffers(parameters); }
 
+  // What of them is gathered once a step (gathers_weights_once): what was updated, and where FSDP2 drops all weights
+  // behind a step, what is frozen.
+  RankParameters gathered_once(Part part) const;
+
   // What gathers the weights of a part, or of `parameters`, on all ranks that share them. Frozen weights are gathered
   // where weights are shared.
   std::span<const WorkId> gathers(Part part);

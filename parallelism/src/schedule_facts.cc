@@ -315,7 +315,7 @@ Added added(PassKind kind, const ChunkBytes& bytes, const ChunkBytes* beside) {
     case PassKind::kForward: {
       const double behind = bytes.after_forward - (beside ? beside->loss : 0);
       const double within = bytes.loss_forward > 0 ? behind + bytes.loss_forward : 0;
-      return {std::max(within, beside ? beside->loss_backward : 0), behind};
+      return {std::max({within, bytes.frozen, beside ? beside->loss_backward : 0}), behind};
     }
     case PassKind::kBackward:
       return backward(0);

@@ -41,7 +41,7 @@ void add_layers(const ParallelPlan& plan, const ModelPart& part, std::int64_t la
   chunk.working = std::max(chunk.working, working);
   stage.largest_parameters = std::max(stage.largest_parameters, part.parameters.total());
   stage.largest_of_replicas = std::max(stage.largest_of_replicas, replicated(part.parameters, plan).total());
-  stage.largest_frozen = std::max(stage.largest_frozen, part.frozen.total());
+  stage.largest_held = std::max(stage.largest_held, part.parameters.total() + part.frozen.total());
   stage.layer_parameters += part.parameters.total() * count;
   stage.layer_frozen += part.frozen.total() * count;
   const double gathered = gathered_parameters(plan, part.parameters, part.frozen);
@@ -77,13 +77,14 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
   std::vector<StageChunks> stages(static_cast<std::size_t>(plan.pp));
   const bool splits = traits_of(plan).splits_backward;
   // The loss's gradients of a table that it shares are with its other ones.
-  const bool shares_table = plan.pp == 1 && shape.model->ties_logits() && plan.lora_rank == 0;
+  const bool shares_table = plan.pp == 1 && shape.model->ties_logits() && !freezes_tables(plan);
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       const auto chunk = static_cast<std::size_t>(direction[position].chunk);
       StageChunks& stage = stages[static_cast<std::size_t>(direction[position].stage)];
       stage.chunks.resize(std::max(stage.chunks.size(), chunk + 1));
       RankParameters trained;
+      const std::int64_t frozen = frozen_layers_of(plan, layers[position]);
       for (const PartRun& run : part_runs(parts, plan, layers, position)) {
         const ModelPart& part = parts[run.part];
         trained += part.parameters * static_cast<double>(run.count);
@@ -93,14 +94,16 @@ std::vector<StageChunks> kept_by_stage(const Shape& shape, const Seats& seats, s
           add_loss(plan, part, run.count, working, stage.chunks[chunk]);
           continue;
         }
-        if (run.part >= Part::kLayers) {
-          const std::int64_t before = run.layer - layers[position].first;
+        if (is_frozen(plan, run.part)) {
+          stage.chunks[chunk].frozen = std::max(stage.chunks[chunk].frozen, part.transient);
+        } else if (run.part >= Part::kLayers) {
+          const std::int64_t before = run.layer - layers[position].first - frozen;
           const std::int64_t away = std::clamp<std::int64_t>(plan.offload_activations - before, 0, run.count);
           const std::int64_t inputs = inputs_of(plan, before, run.count), inputs_away = inputs_of(plan, before, away);
           stage.chunks[chunk].after_forward += part.kept.after_forward * static_cast<double>(inputs - inputs_away);
           stage.chunks[chunk].after_input_gradient += part.kept.after_input_gradient * static_cast<double>(run.count);
           if (inputs_away > 0) stage.add_away(chunk, part.kept.after_forward, static_cast<double>(inputs_away));
-          const std::int64_t others = std::min(plan.recompute_together, layers[position].count) - 1;
+          const std::int64_t others = std::min(plan.recompute_together, layers[position].count - frozen) - 1;
           if (plan.recompute == Recompute::kFull && plan.passes != Passes::kForward)
             working += part.whole * static_cast<double>(others);
         } else {

@@ -19,8 +19,8 @@ inline constexpr double kLayersUnderWay = 2;
 // What the chunks of a stage keep, and what of the stage depends on its layers.
 struct StageChunks {
   std::vector<ChunkBytes> chunks;
-  double largest_parameters = 0;  // of one layer on a rank, those that are trained
-  double largest_frozen = 0;
+  double largest_parameters = 0;                      // of one layer on a rank, those that are trained
+  double largest_held = 0;                            // trained or frozen
   double layer_parameters = 0, layer_frozen = 0;      // of all layers: the rest is embedding and loss
   double largest_chunk = 0, largest_of_replicas = 0;  // of one chunk and one layer, trained and on other ranks, too
   double largest_gathered = 0, layer_gathered = 0;    // of these, what ZeRO 3 gathers, trained or frozen

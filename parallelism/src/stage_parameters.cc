@@ -24,7 +24,7 @@ bool reads_one_table(const Shape& shape, const Seats& seats, std::span<const Lay
 RankParameters part_parameters(const Shape& shape, const ModelParts& parts, Part part, bool one_table,
                                RankParameters ModelPart::*which) {
   RankParameters held = parts[part].*which;
-  const bool has_tables = (which == &ModelPart::frozen) == (shape.plan->lora_rank > 0);
+  const bool has_tables = (which == &ModelPart::frozen) == freezes_tables(*shape.plan);
   if (!one_table || !has_tables) return held;
   const bool tied = shape.model->ties_logits();
   if (part == Part::kLoss && tied) held.dense -= shape.table();

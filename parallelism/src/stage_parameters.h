@@ -25,11 +25,11 @@ bool reads_one_table(const Shape& shape, const Seats& seats, std::span<const Lay
 RankParameters part_parameters(const Shape& shape, const ModelParts& parts, Part part, bool one_table,
                                RankParameters ModelPart::*which = &ModelPart::parameters);
 
-// Of pipelines that train: whether two stages that hold the embedding's table sum its gradients, where adapters leave
-// it as it is, or mirrored stages sum those of all that they hold.
+// Of pipelines that train: whether two stages that hold the embedding's table sum its gradients, unless it is frozen,
+// or mirrored stages sum those of all that they hold.
 inline bool has_mirrors(const Seats& seats) { return seats.size() == 2; }
 inline bool sums_tables(const ParallelPlan& plan, const Seats& seats) {
-  return plan.lora_rank == 0 && !has_mirrors(seats);
+  return !freezes_tables(plan) && !has_mirrors(seats);
 }
 
 // By stage: the parameters of all its chunks that are trained, or those that are frozen. A stage that reads the table

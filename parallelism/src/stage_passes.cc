@@ -218,7 +218,7 @@ std::size_t StagePasses::size() const {
 std::uint64_t PassesKey::hash() const {
   std::uint64_t hash = (gathers ? 1u : 0u) + (forward ? 2u : 0u) + 4u * static_cast<unsigned>(reduces);
   for (const std::int64_t field :
-       {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks}) {
+       {std::bit_cast<std::int64_t>(schedule), shape.stages, shape.microbatches, shape.chunks, frozen}) {
     hash = mix_hash(hash, static_cast<std::uint64_t>(field));
   }
   return hash;

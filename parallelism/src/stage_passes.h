@@ -63,7 +63,8 @@ struct PassesKey {
   ScheduleShape shape;
   bool gathers = false;  // the first forward passes wait for weights
   Reduces reduces = Reduces::kAlike;
-  bool forward = false;  // forward passes alone
+  bool forward = false;     // forward passes alone
+  std::int64_t frozen = 0;  // frozen_positions: other messages are other passes, whose orders calls have
 
   using Stored = PassesKey;
   const Stored& store() const { return *this; }

@@ -40,9 +40,7 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
   const double under_way = 1 + static_cast<double>(plan_.prefetch);
   const bool by_layer = shards_weights(plan_) && plan_.reshard;
   const double in_layers = layers_.layer_parameters + layers_.layer_frozen;
-  const double in_passes =
-      by_layer ? whole_of(all.total(), in_layers, under_way, layers_.largest_parameters + layers_.largest_frozen)
-               : all.total();
+  const double in_passes = by_layer ? whole_of(all.total(), in_layers, under_way, layers_.largest_held) : all.total();
   const double gathered = shards_weights(plan_) ? gathered_parameters(plan_, trained_, frozen_) : all.total();
   const double whole_weights =
       by_layer ? whole_of(gathered, layers_.layer_gathered, under_way, layers_.largest_gathered) : gathered;
@@ -50,16 +48,22 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
   // are cast for one pass, and their shards are not.
   const bool for_a_pass = casts_in_passes(plan_);
   const double whole_layers = in_passes - std::max(0.0, all.total() - in_layers);
-  const double whole_quantized = in_layers > 0 ? all.quantized * std::min(1.0, whole_layers / in_layers) : 0;
+  const double whole_share = in_layers > 0 ? std::min(1.0, whole_layers / in_layers) : 0;
+  const double whole_quantized = all.quantized * whole_share;
   const double cast = for_a_pass ? shape_.weight_element : weight_bytes(shape_);
   const double added = cast - (plan_.fp8_params ? each_.weight : 0);
-  // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors).
+  // What only backward passes read of casts, frozen layers do not have.
+  const bool without_backward = frozen_layers_of(plan_) > 0;
+  const double unread = without_backward ? frozen_.quantized * (cast - shape_.weight_element) : 0;
+  // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors), if there is one.
   const double copied = shape_.autocast ? shape_.element : 0;
-  const Bytes whole_bytes =
-      (whole_weights * (each_.weight + copied) + padding_ * each_.weight + whole_quantized * added) * units::B;
+  const double without_copies = without_backward ? frozen_.total() : 0;
+  double with_casts = whole_quantized, with_copies = whole_weights - without_copies, unread_here = unread * whole_share;
+  const Bytes whole_bytes = (whole_weights * (each_.weight + copied) + padding_ * each_.weight +
+                             whole_quantized * added - without_copies * copied - unread_here) *
+                            units::B;
   used.weights = whole_bytes;
   used.padding = padding_ * each_.weight * units::B;
-  double with_casts = whole_quantized, with_copies = whole_weights;
   if (shards_weights(plan_) && !offloads_weights(plan_)) {
     const double shared = share_of_rank(all, plan_), fp32 = size_of(DType::kFp32) / units::B;
     // Shards in fp32 are master weights: the optimizer's, where there is one. Of those that the host has, the GPU has
@@ -69,12 +73,13 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
     used.weights += (updated_ * trained + (shared - updated_) * each_.weight) * units::B;
     if (!for_a_pass) {
       const double quantized = all.total() > 0 ? shared * all.quantized / all.total() : 0;
-      used.weights += quantized * added * units::B;
-      with_casts += quantized, with_copies += shared;
+      const double unread_share = all.total() > 0 ? unread * shared / all.total() : 0;
+      used.weights += (quantized * added - unread_share) * units::B;
+      with_casts += quantized, with_copies += shared, unread_here += unread_share;
     }
   }
   if (shards_weights(plan_) && detail) detail->gathered_weights = whole_bytes;
-  if (detail) detail->cast_weights = (with_casts * cast + with_copies * copied) * units::B;
+  if (detail) detail->cast_weights = (with_casts * cast - unread_here + with_copies * copied) * units::B;
 }
 
 // Where there is no gradient before the first backward pass, they grow while activations go: what they take beyond the
@@ -87,7 +92,8 @@ Bytes StageState::beyond_activations(Bytes sums, Bytes activations) const {
     working = std::max(working, chunk.working), loss_forward = std::max(loss_forward, chunk.loss_forward);
   }
   Bytes beside;
-  if (loss > 0 && plan_.lora_rank == 0 && shape_.model->labels == 0) {
+  const bool tied = shape_.model->ties_logits();
+  if (loss > 0 && plan_.lora_rank == 0 && shape_.model->labels == 0 && !(tied && freezes_tables(plan_))) {
     const double share = shards_gradients(plan_) ? updated_ / std::max(1.0, trained_.total()) : 1;
     const Bytes first = share * shape_.table() * gradient_size(plan_, shape_.dtype);
     const bool in_parts = loss_library_of(plan_) == Library::kLiger;
@@ -98,9 +104,8 @@ Bytes StageState::beyond_activations(Bytes sums, Bytes activations) const {
   if (layers_.largest_parameters > 0 && !layers_.chunks.empty()) {
     const double count = std::max(1.0, layers_.layer_parameters / layers_.largest_parameters);
     const double share = trained_.total() > 0 ? layers_.largest_parameters / trained_.total() : 0;
-    const double table = plan_.lora_rank == 0 && !shape_.model->ties_logits() && trained_.total() > 0
-                             ? shape_.table() / trained_.total()
-                             : 0;
+    const double table =
+        !freezes_tables(plan_) && !tied && trained_.total() > 0 ? shape_.table() / trained_.total() : 0;
     const Bytes there = std::max(0.0, 1 - share - table) * sums;
     beside = max(beside, there + ((kept - loss) / count + working) * units::B - activations);
   }

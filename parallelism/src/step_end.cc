@@ -56,31 +56,30 @@ RankGroup StepEnd::two_stages(std::int64_t first, std::int64_t last) const {
 }
 
 template <class Make>
-void StepEnd::once(OfParameters& known, const RankParameters& held, const MatrixShares& shares, Bodies& body,
-                   Make make) {
-  if (known.held != held || known.shares != shares) {
-    known = {held, shares, {}};
+void StepEnd::once(OfParameters& known, const Stage& of, Bodies& body, Make make) {
+  if (known.stage != of) {
+    known = {of, {}};
     known.body.add();
     make(known.body);
   }
   for (const Instruction& instruction : known.body[0]) body.push_back(instruction);
 }
 
-void StepEnd::add(std::int64_t stage, const RankParameters& held, const MatrixShares& shares, Bodies& bodies) {
+void StepEnd::add(std::int64_t stage, const Stage& of, Bodies& bodies) {
   if (reduces_gradients_once(plan_) && !plan_.overlap_grad_reduce) {
-    once(reductions_, held, shares, bodies, [&](Bodies& body) { reduce_gradients(held, body); });
+    once(reductions_, of, bodies, [&](Bodies& body) { reduce_gradients(of.held, body); });
   }
-  if (plan_.passes != Passes::kForward) sum_gradients(stage, held, bodies);
+  if (plan_.passes != Passes::kForward) sum_gradients(stage, of.held, bodies);
   if (plan_.passes == Passes::kTraining) {
-    once(optimizer_, held, shares, bodies, [&](Bodies& body) { optimize(held, shares, body); });
+    once(optimizer_, of, bodies, [&](Bodies& body) { optimize(of, body); });
   } else {
-    gather_weights(held, bodies);
+    gather_weights(of.gathered, bodies);
   }
 }
 
 // Where nothing gathers them beside passes.
-void StepEnd::gather_weights(const RankParameters& held, Bodies& body) {
-  if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(held), -1, body);
+void StepEnd::gather_weights(const RankParameters& gathered, Bodies& body) {
+  if (gathers_weights_once(plan_) && !plan_.overlap_param_gather) start(replicas_.gathers(gathered), -1, body);
 }
 
 void StepEnd::reduce_gradients(const RankParameters& held, Bodies& body) {
@@ -91,7 +90,7 @@ void StepEnd::reduce_gradients(const RankParameters& held, Bodies& body) {
 // After the passes: gradients that several stages hold.
 void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodies& body) {
   if (reduces_gradients_once(plan_) || reduces_each_round(plan_)) body.push_back(await_replicas());
-  if (!mirror_meetings_.empty()) {
+  if (!mirror_meetings_.empty() && held.total() > 0) {
     // Both stages of a pair hold the same two parts of the model.
     const std::int64_t other = plan_.pp - 1 - stage;
     const RankGroup group = two_stages(std::min(stage, other), std::max(stage, other));
@@ -112,17 +111,23 @@ void StepEnd::sum_gradients(std::int64_t stage, const RankParameters& held, Bodi
   }
 }
 
-// Gradient norm over all stages, optimizer, weights to all replicas.
-void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, Bodies& body) {
+// Gradient norm over all stages, optimizer, weights to all replicas. A stage whose layers are frozen waits for the norm
+// alone.
+void StepEnd::optimize(const Stage& of, Bodies& body) {
+  const RankParameters& held = of.held;
+  const MatrixShares& shares = of.shares;
+  const bool updates = held.total() > 0;
   const double owned = updated_parameters(held, plan_, shares);
   // Global gradient norm (clipping): each stage squares its own, all model-parallel ranks sum (Megatron-LM,
   // clip_grads).
   const auto count = std::max<std::int64_t>(1, static_cast<std::int64_t>(owned));
-  cast_gradients(count, body);
   const DType gradients = read_gradients();
-  body.push_back(run_of(
-      writer_.kernel("optimizer.gradient_norm", count,
-                     Elementwise{std::string(Elementwise::kOverTensors) + "_square_sum", count, 1, 0, 2}, gradients)));
+  if (updates) {
+    cast_gradients(count, body);
+    body.push_back(run_of(writer_.kernel(
+        "optimizer.gradient_norm", count,
+        Elementwise{std::string(Elementwise::kOverTensors) + "_square_sum", count, 1, 0, 2}, gradients)));
+  }
   if (norm_meeting_) {
     if (!norm_) {
       norm_ = writer_.intern({"optimizer.gradient_norm.all_reduce", Category::kOther,
@@ -131,6 +136,7 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
     }
     together(*norm_meeting_, *norm_, body);
   }
+  if (!updates) return gather_weights(of.gathered, body);
   // Clipping multiplies what the optimizer reads (Megatron-LM, clip_grads.py, multi_tensor_scale, where the norm is
   // above its limit; torch.nn.utils.clip_grad_norm_ and DeepSpeed, unscale_and_clip_grads, always).
   body.push_back(run_of(writer_.kernel("optimizer.clip", count,
@@ -146,7 +152,7 @@ void StepEnd::optimize(const RankParameters& held, const MatrixShares& shares, B
     body.push_back(run_of(writer_.kernel("optimizer.quantize_weights", elements,
                                          blocks::cast(shape_, elements, operand_bytes(shape_)), shape_.dtype)));
   }
-  gather_weights(held, body);
+  gather_weights(of.gathered, body);
   if (takes_first_gradients(plan_)) return;
   const double in_buffers = replicas_.in_buffers(held).total();
   // The whole gradient buffer is cleared for the next step (Megatron-Core, zero_grad_buffer).

@@ -23,27 +23,31 @@ class StepEnd {
   StepEnd(const ParallelPlan& plan, const Shape& shape, const Seats& seats, std::span<const LayerRange> layers,
           ProgramWriter& writer, ReplicaExchange& replicas);
 
-  // To the last body of `bodies`, for a stage that trains `held`, of whose matrices ranks have these `shares`.
-  void add(std::int64_t stage, const RankParameters& held, const MatrixShares& shares, Bodies& bodies);
+  // A stage trains `held`, of whose matrices ranks have these `shares`, and gathers `gathered` once a step.
+  struct Stage {
+    RankParameters held, gathered;
+    MatrixShares shares;
+    friend bool operator==(const Stage&, const Stage&) = default;
+  };
+  // To the last body of `bodies`.
+  void add(std::int64_t stage, const Stage& of, Bodies& bodies);
 
  private:
   // What depends on the parameters of a stage alone is made once for stages on end that hold the same.
   struct OfParameters {
-    std::optional<RankParameters> held;
-    MatrixShares shares;
+    std::optional<Stage> stage;
     Bodies body;
   };
   template <class Make>
-  static void once(OfParameters& known, const RankParameters& held, const MatrixShares& shares, Bodies& body,
-                   Make make);
+  static void once(OfParameters& known, const Stage& of, Bodies& body, Make make);
 
   std::uint32_t meeting(std::uint32_t actors);
   RankGroup two_stages(std::int64_t first, std::int64_t last) const;
   void reduce_gradients(const RankParameters& held, Bodies& body);
   void sum_gradients(std::int64_t stage, const RankParameters& held, Bodies& body);
-  void optimize(const RankParameters& held, const MatrixShares& shares, Bodies& body);
+  void optimize(const Stage& of, Bodies& body);
   void cast_gradients(std::int64_t count, Bodies& body);
-  void gather_weights(const RankParameters& held, Bodies& body);
+  void gather_weights(const RankParameters& gathered, Bodies& body);
   void update(double owned, Bodies& body);
   void update_matrices(const Matrices& matrices, Bodies& body);
   void update_parts(const MatrixShares& shares, Bodies& body);

@@ -7,14 +7,23 @@
 namespace ns_dist {
 namespace {
 
-// How many layers of each kind full recomputation runs again: the first ones of each position. A plan without positions
-// is an error of check_plan.
+// How many layers of each kind are trained: behind the first ones, which are frozen.
+std::vector<std::int64_t> trained_layers(const ParallelPlan& plan, const LayerKinds& layers) {
+  std::vector<std::int64_t> counts(layers.kinds.size());
+  const auto frozen = static_cast<std::size_t>(frozen_layers_of(plan));
+  for (std::size_t i = frozen; i < layers.of_layer.size(); ++i) ++counts[layers.of_layer[i]];
+  return counts;
+}
+
+// How many layers of each kind full recomputation runs again: the first trained ones of each position. A plan without
+// positions is an error of check_plan.
 std::vector<std::int64_t> recomputed_layers(const Model& model, const ParallelPlan& plan, const LayerKinds& layers) {
   const auto ranges = divide_layers(model, plan);
-  if (plan.recompute_layers == 0 || !ranges) return layers_of_kinds(layers);
+  if (plan.recompute_layers == 0 || !ranges) return trained_layers(plan, layers);
   std::vector<std::int64_t> counts(layers.kinds.size());
   for (const LayerRange& range : *ranges) {
-    for (std::int64_t i = 0; i < std::min(range.count, plan.recompute_layers); ++i) {
+    const std::int64_t frozen = frozen_layers_of(plan, range);
+    for (std::int64_t i = frozen; i < std::min(range.count, frozen + plan.recompute_layers); ++i) {
       ++counts[layers.of_layer[static_cast<std::size_t>(range.first + i)]];
     }
   }
@@ -40,10 +49,10 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   Shape adapted = shape;
   adapted.plan = &lora;
   const LayerKinds kinds = layer_kinds(model);
-  const std::vector<std::int64_t> counts = layers_of_kinds(kinds);
+  const std::vector<std::int64_t> all = layers_of_kinds(kinds), counts = trained_layers(plan, kinds);
   const bool full = plan.recompute == Recompute::kFull, by_operators = plan.recompute == Recompute::kOperators;
   const std::vector<std::int64_t> repeats = full ? recomputed_layers(model, plan, kinds) : counts;
-  BlockFlops embeddings, layers, predictions, repeated;
+  BlockFlops frozen, embeddings, layers, predictions, repeated;
   double gradients_less = 0;  // than twice the forward pass
   const auto add = [&](auto block, std::int64_t count, std::int64_t again, BlockFlops& sum) {
     const BlockFlops each = flops_of(block(adapted), plan.recompute_modules, expert_rows);
@@ -71,19 +80,30 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
       sum.repeated += share * each.forward * of_rank.repeated / of_rank.forward * static_cast<double>(count);
     }
   };
-  add(embedding_block, 1, 0, embeddings);  // the projection of per-layer embeddings; never computed again
+  // What is frozen runs forward alone.
+  const auto add_frozen = [&](const Block& block, std::int64_t count) {
+    const BlockFlops each = flops_of(block, plan.recompute_modules, expert_rows);
+    frozen.forward += each.forward * static_cast<double>(count);
+    frozen.masked += each.masked * static_cast<double>(count);
+  };
+  const bool freezes = frozen_layers_of(plan) > 0;
+  // The projection of per-layer embeddings; never computed again.
+  freezes ? add_frozen(embedding_block(shape), 1) : add(embedding_block, 1, 0, embeddings);
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    add([&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); }, counts[kind], repeats[kind], layers);
+    const auto block = [&](const Shape& of) { return layer_block(of, kinds.kinds[kind]); };
+    add(block, counts[kind], repeats[kind], layers);
+    if (counts[kind] < all[kind]) add_frozen(block(shape), all[kind] - counts[kind]);
   }
   if (shape.prediction_layers > 0) add(prediction_block, shape.prediction_layers, shape.prediction_layers, predictions);
   const auto loss_count = static_cast<double>(1 + shape.prediction_layers);
   const double losses = loss_count * flops_of(loss_block(shape)).forward;
-  if (plan.lora_rank > 0) gradients_less += loss_count * flops_of(loss_block(shape)).weights;
+  const bool frozen_logits = plan.lora_rank > 0 || (freezes && model.ties_logits());
+  if (frozen_logits) gradients_less += loss_count * flops_of(loss_block(shape)).weights;
   const bool backward = plan.passes != Passes::kForward;
   const double passes = backward ? 3 : 1;
   SequenceFlops flops;
-  flops.model =
-      passes * (embeddings.forward + layers.forward + predictions.forward + losses) - (backward ? gradients_less : 0);
+  flops.model = passes * (embeddings.forward + layers.forward + predictions.forward + losses) -
+                (backward ? gradients_less : 0) + frozen.forward;
   if (backward && full) flops.again = plan.recompute_early_stop ? repeated.until_kept : repeated.forward;
   if (backward && plan.recompute == Recompute::kSelective) flops.again = layers.recomputed + predictions.recomputed;
   if (backward && by_operators) flops.again = layers.repeated + predictions.repeated;
@@ -92,7 +112,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   if (backward && full) flops.masked_again = repeated.masked;
   if (backward && (scores || (by_operators && !plan.flash_attention)))
     flops.masked_again = layers.masked + predictions.masked;
-  flops.masked = passes * (layers.masked + predictions.masked);
+  flops.masked = passes * (layers.masked + predictions.masked) + frozen.masked;
   flops.losses = passes * losses;
   return flops;
 }

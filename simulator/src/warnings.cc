@@ -337,13 +337,15 @@ std::vector<std::int64_t> layers_of_positions(const Scenario& scenario) {
   return layers;
 }
 
-// `layers`: of each position. An embedding or a loss that takes the place of a layer is one.
+// `layers`: of each position. An embedding or a loss that takes the place of a layer is one. Frozen layers take less
+// time than others, so that even stages are no aim.
 std::optional<Warning> uneven_stages(const Scenario& scenario, std::vector<std::int64_t> layers) {
   if (scenario.plan.pp == 1) return std::nullopt;  // its chunks wait for no other
   if (scenario.plan.account_embedding) ++layers.front();
   if (scenario.plan.account_loss) ++layers.back();
   const auto [least, most] = std::minmax_element(layers.begin(), layers.end());
-  if (*least == *most || !scenario.plan.pipeline_layout.is_even()) return std::nullopt;
+  if (*least == *most || !scenario.plan.pipeline_layout.is_even() || frozen_layers_of(scenario.plan) > 0)
+    return std::nullopt;
   // Who says how many the first or the last stage has, wants that.
   if (divides_without_rest(scenario.model, scenario.plan)) return std::nullopt;
   const std::int64_t more = *most - *least, parts = static_cast<std::int64_t>(layers.size());

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ns_dist/layer_division.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -173,6 +174,11 @@ Reason copies_nothing(const Scenario& s) {
   return copies_gradients(s.plan) ? "" : "it is of DeepSpeed's plan/zero=1 and 2 with an optimizer";
 }
 
+Reason nothing_to_recompute(const Scenario& s) {
+  const bool trains = s.plan.frozen_layers < s.model.layers || s.training.mtp;
+  return trains ? no_backward(s) : "plan/frozen_layers is all layers, which keep nothing";
+}
+
 Reason whole_gradients(const Scenario& s) {
   if (s.plan.passes == Passes::kForward) return no_backward(s);
   if (!has_replicas(s.plan)) return one_replica(s);
@@ -207,7 +213,8 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/delayed_scaling", not_fp8},
     {"plan/bf16_first_layers", not_quantized},
     {"plan/bf16_last_layers", not_quantized},
-    {"plan/recompute", no_backward},
+    {"plan/recompute", nothing_to_recompute},
+    {"plan/frozen_layers", no_backward},
     {"plan/loss_parts", whole_logits},
     {"plan/attention_library", stored_scores},
     {"plan/split_softmax", fused_attention},
@@ -366,10 +373,16 @@ void add_recomputation(const Scenario& scenario, Ineffective& found) {
 
 void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, Ineffective& found) {
   const ParallelPlan& plan = scenario.plan;
-  const std::int64_t most = *std::max_element(layers.begin(), layers.end());
-  const std::string held =
-      fmt::format("a {} holds at most {} layers",
-                  static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage", most);
+  std::int64_t most = 0;  // that are trained
+  LayerRange range;
+  for (const std::int64_t count : layers) {
+    range.count = count;
+    most = std::max(most, count - frozen_layers_of(plan, range));
+    range.first += count;
+  }
+  const std::string held = fmt::format("a {} holds at most {}{} layers",
+                                       static_cast<std::int64_t>(layers.size()) > plan.pp ? "model chunk" : "stage",
+                                       most, frozen_layers_of(plan) > 0 ? " trained" : "");
   if (plan.offload_activations > most) found.add(fmt::format("a plan/offload_activations above {}", most), held);
   if (quantizes(scenario.training.precision) &&
       plan.bf16_first_layers + plan.bf16_last_layers >= scenario.model.layers) {
@@ -379,7 +392,7 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
   if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
     found.add(fmt::format("a number of layers above {} in plan/recompute", most), held);
   }
-  if (plan.recompute == Recompute::kFull && plan.recompute_together > most) {
+  if (plan.recompute == Recompute::kFull && plan.recompute_together > std::max<std::int64_t>(1, most)) {
     found.add(fmt::format("more than {} layers of full:uniform in plan/recompute", most), held);
   }
 }

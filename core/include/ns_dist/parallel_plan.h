@@ -221,10 +221,11 @@ struct ParallelPlan {
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
   FrozenWeights frozen_weights = FrozenWeights::kPlain;
-  bool fp8_params = false;       // weights are gathered and kept in the format of products
-  bool fp8_any_layout = false;   // of fp8: products read either layout, so no operand is kept transposed, too
-  bool fp8_dispatch = false;     // tokens go to experts, and gradients of their outputs, in the format of products
-  bool fp8_activations = false;  // inputs of activation functions are kept so, too, and attention's output in 12 bits
+  std::int64_t frozen_layers = 0;  // of the model, its first: they and the embedding are frozen; see frozen_layers_of
+  bool fp8_params = false;         // weights are gathered and kept in the format of products
+  bool fp8_any_layout = false;     // of fp8: products read either layout, so no operand is kept transposed, too
+  bool fp8_dispatch = false;       // tokens go to experts, and gradients of their outputs, in the format of products
+  bool fp8_activations = false;    // inputs of activation functions are kept so, too, and attention's output in 12 bits
   bool fp8_original_inputs = false;  // products' inputs are kept as they come, and cast again in the backward pass
   bool delayed_scaling = false;      // of fp8: factors follow the largest values of earlier passes
   std::int64_t bf16_first_layers = 0, bf16_last_layers = 0;  // whose products stay in 16 bits under an 8-bit format
@@ -266,6 +267,13 @@ constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
 constexpr bool freezes_in_4_bits(const ParallelPlan& plan) {
   return plan.lora_rank > 0 && plan.frozen_weights == FrozenWeights::kNf4;
 }
+// Layers from the first on that have no gradients, as has the embedding before them; 0: all is trained. Forward passes
+// alone have no gradients anyway.
+constexpr std::int64_t frozen_layers_of(const ParallelPlan& plan) {
+  return plan.passes == Passes::kForward ? 0 : plan.frozen_layers;
+}
+// Whether the embedding's table is frozen: by these, or by LoRA.
+constexpr bool freezes_tables(const ParallelPlan& plan) { return plan.lora_rank > 0 || frozen_layers_of(plan) > 0; }
 // Tensor-parallel ranks of one expert.
 constexpr std::int64_t expert_tp(const ParallelPlan& plan) { return plan.etp == 0 ? plan.tp : plan.etp; }
 // Ranks that hold the same weights, of experts or of all else. Of plans whose degrees are positive.
@@ -576,6 +584,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)",
          .in_reports = kOptional},
         plan.frozen_weights);
+  visit({.name = "plan/frozen_layers",
+         .help = "first layers of the model that are frozen, and the embedding with them; 0: all are trained",
+         .default_text = "0",
+         .least = 0,
+         .in_reports = kOptional},
+        plan.frozen_layers);
   visit({.name = "plan/fp8_params",
          .help = "weights are gathered and kept in the format of products",
          .in_reports = kOptional},

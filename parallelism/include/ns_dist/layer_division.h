@@ -1,8 +1,10 @@
 // Which layers lie at which position of the pipeline.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,11 @@ struct LayerRange {
   std::int64_t predictions = 0;  // layers for multi-token prediction, where they are trained
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
+// How many of these are frozen: the first ones. Those that the plan recomputes, or that the host keeps, are counted
+// from the layer behind them on.
+constexpr std::int64_t frozen_layers_of(const ParallelPlan& plan, const LayerRange& range) {
+  return std::clamp<std::int64_t>(frozen_layers_of(plan) - range.first, 0, range.count);
+}
 
 // The layers of each position of `seats` (positions of all directions hold the same layers). Layers are divided evenly;
 // if there is a remainder, the first positions get one layer more. Four members of ParallelPlan change this.
@@ -32,6 +39,9 @@ struct LayerRange {
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan, const Seats& seats);
 // Of the plan's own schedule. Errors: an unknown schedule, too.
 Result<std::vector<LayerRange>> divide_layers(const Model& model, const ParallelPlan& plan);
+
+// Positions from the first on that no gradient is sent to: all that they hold is frozen. `layers` by position.
+std::int64_t frozen_positions(const ParallelPlan& plan, std::span<const LayerRange> layers);
 
 // What an even division counts: layers, and the embedding and the loss where the plan counts them as one.
 std::int64_t counted_layers(const Model& model, const ParallelPlan& plan);

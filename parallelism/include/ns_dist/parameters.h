@@ -24,7 +24,11 @@ double active_parameters(const Model& model);
 // Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none. `predictions`: with
 // those of the layers for multi-token prediction.
 double adapter_parameters(const Model& model, std::int64_t rank, bool predictions = false);
-// Of these, or of the model's with rank 0, those in the matrices that Muon updates (ParallelPlan::optimizer).
-double matrix_parameters(const Model& model, std::int64_t rank, bool predictions = false);
+// Those of the embedding, of whose table a tied projection reads, and of the model's first layers
+// (ParallelPlan::frozen_layers); 0: none.
+double frozen_parameters(const Model& model, std::int64_t layers);
+// Of the adapters, or of the model's with rank 0, those in the matrices that Muon updates (ParallelPlan::optimizer).
+// `frozen`: without those of so many of its first layers.
+double matrix_parameters(const Model& model, std::int64_t rank, bool predictions = false, std::int64_t frozen = 0);
 
 }  // namespace ns_dist

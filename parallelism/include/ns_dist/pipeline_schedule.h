@@ -130,6 +130,7 @@ struct ChunkBytes {
   double logged = 0;   // that are needed for a while when this pass is over
   // What the loss needs for a while: when its forward pass ends, and when its backward pass begins.
   double loss_forward = 0, loss_backward = 0;
+  double frozen = 0;  // that a forward pass needs in frozen layers, before it keeps anything
 };
 // The most bytes that a stage holds at one time. `chunks` by chunk. Its running time does not depend on the number of
 // repeats.

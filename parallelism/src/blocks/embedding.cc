@@ -31,7 +31,7 @@ BlockStep table(const Shape& shape, std::string_view name, std::int64_t rows, st
   add_gradient(shape, step, name, {shape.tokens, columns, rows, Pass::kBackward});
   step.output_gradient = blocks::bytes_of(shape, shape.sharded_tokens, columns);
   step.parameters.dense = static_cast<double>(rows) * static_cast<double>(columns);
-  blocks::freeze(shape, step);
+  blocks::freeze_beside_adapters(shape, step);
   return step;
 }
 
@@ -77,7 +77,7 @@ Block embedding_block(const Shape& shape) {
     if (model.position_table > 0) {
       add_gradient(shape, position, position.name,
                    {shape.sharded_tokens, shape.hidden, model.position_table, Pass::kBackward});
-      blocks::freeze(shape, position);
+      blocks::freeze_beside_adapters(shape, position);
     }
   }
   block.steps.push_back(std::move(position));

@@ -181,7 +181,8 @@ class LinearLayer {
       const WeightMatrix matrix{layer_.out, layer_.in, side_of(shared), false, layer_.sections};
       add_matrices(shape_, step_, matrix, layer_.groups);
     }
-    layer_.unquantized ? freeze(shape_, step_) : adapt(shape_, step_, {layer_.rows, layer_.in, layer_.out, 0, shared});
+    layer_.unquantized ? freeze_beside_adapters(shape_, step_)
+                       : adapt(shape_, step_, {layer_.rows, layer_.in, layer_.out, 0, shared});
   }
 
   Call product(std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
@@ -232,12 +233,16 @@ void add_matrices(const Shape& shape, BlockStep& step, const WeightMatrix& matri
   (matrix.experts ? trained.expert_matrices : trained.matrices) += matrix.size() * static_cast<double>(count);
 }
 
-void freeze(const Shape& shape, BlockStep& step) {
-  if (shape.plan->lora_rank == 0) return;
+void freeze(BlockStep& step) {
   step.weight_gradient.clear();
   step.matrices.clear();
   step.adapters = {};
   step.kept_for_weight_gradient = step.output_gradient = 0;
+  step.frozen = true;
+}
+
+void freeze_beside_adapters(const Shape& shape, BlockStep& step) {
+  if (shape.plan->lora_rank > 0) freeze(step);
 }
 
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {

@@ -68,8 +68,10 @@ constexpr SplitSide side_of(Split split) {
   return split == Split::kColumn ? SplitSide::kRows : split == Split::kRow ? SplitSide::kColumns : SplitSide::kNone;
 }
 
-// What LoRA makes of a layer under a plan that has it; nothing else. A frozen layer has no weight gradient.
-void freeze(const Shape& shape, BlockStep& step);
+// A step whose weights have no gradient. Its input gradient runs.
+void freeze(BlockStep& step);
+// What LoRA makes of a layer under a plan that has it; nothing else.
+void freeze_beside_adapters(const Shape& shape, BlockStep& step);
 // A frozen linear layer of `experts` experts (0: of none) and its adapter (Hu et al. 2021, arXiv 2106.09685): y +=
 // alpha / r (x A) B of this rank's inputs and outputs, products of their own in the storage format, a kernel for the
 // factor and one for the sum (PEFT, lora/layer.py). The input is kept for them in that format. Sums over

@@ -23,6 +23,7 @@ BlockStep logits(const Shape& shape, bool owns_table) {
                                    .readers = 1,
                                    .by_element = true});
   if (!owns_table) step.parameters = {};
+  if (freezes_tables(*shape.plan) && shape.model->ties_logits()) blocks::freeze(step);  // the embedding's table
   // Its gradients are those of a part of the tokens, which cross_entropy counts.
   if (loss_library_of(*shape.plan) == Library::kLiger) step.transient_backward = 0;
   return step;

@@ -50,6 +50,7 @@ Block prediction_block(const Shape& shape) {
   const bool copies = shape.plan->pp > 1 && !shape.model->ties_logits() && shape.prediction_layers > 0;
   table.parameters =
       copies ? table.parameters * (1.0 / static_cast<double>(shape.prediction_layers)) : RankParameters{};
+  if (freezes_tables(*shape.plan)) blocks::freeze(table);
   block.steps.push_back(std::move(table));
   block.steps.push_back(blocks::norm(shape, "mtp.embedding_norm", tokens, hidden));
   block.steps.push_back(blocks::norm(shape, "mtp.hidden_norm", tokens * shape.streams, hidden));

@@ -80,9 +80,9 @@ Seconds checkpoint_interval(Seconds checkpoint, Seconds time_between_failures);
 // The share of the time that is training, from 0 to 1: the inverse of the formula above at T = 1.
 double goodput(Seconds interval, Seconds checkpoint, Seconds restart, Seconds time_between_failures);
 
-// What a checkpoint holds of the parameters that are trained, all of the model or LoRA's adapters: weights and
-// optimizer states, each once (bytes of a parameter as in memory.h). `predictions`: layers for multi-token prediction
-// are trained, too.
+// What a checkpoint holds, of all of the model or of LoRA's adapters: weights, and optimizer states of those that are
+// trained, each once (bytes of a parameter as in memory.h). `predictions`: layers for multi-token prediction are
+// trained, too.
 Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan, bool predictions = false);
 
 struct TrainingTime {

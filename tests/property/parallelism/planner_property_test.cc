@@ -88,6 +88,7 @@ Question any_question() {
   plan.overlap_ep = coin();
   plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
   plan.recompute_early_stop = coin();
+  plan.frozen_layers = any_of({0, 0, 0, 1, 3, model.layers});
   plan.sequence_parallel = coin();
   plan.flash_attention = coin();
   plan.overlap_grad_reduce = coin();
@@ -131,7 +132,8 @@ RC_GTEST_PROP(Planner, APlanThatChecksIsPlannedWithoutACircle, ()) {
   }
 }
 
-// Each microbatch passes every layer once forward and once backward, whatever the schedule and the stages.
+// Each microbatch passes every layer once forward and once backward, whatever the schedule and the stages; frozen ones
+// forward alone.
 RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
   const Question q = any_question();
   const auto graph = planned_graph(q.model, q.plan, q.training);
@@ -147,8 +149,9 @@ RC_GTEST_PROP(Planner, EveryMicrobatchPassesEveryLayerOnce, ()) {
   }
   const std::int64_t layers = q.model.layers + (q.training.mtp ? q.model.prediction_layers : 0);
   const auto passes = static_cast<std::size_t>(microbatches_of(q.plan, q.training) * layers);
+  const auto frozen = static_cast<std::size_t>(microbatches_of(q.plan, q.training) * q.plan.frozen_layers);
   RC_ASSERT(forward.size() == passes);
-  RC_ASSERT(backward.size() == passes);
+  RC_ASSERT(backward.size() == passes - frozen);
   for (const auto& counts : {forward, backward}) {
     for (const auto& [where, count] : counts) RC_ASSERT(count == 1);
   }
@@ -162,7 +165,7 @@ RC_GTEST_PROP(Memory, NoScheduleNeedsLessThanTheLeast, ()) {
   q.plan.schedule = schedule.name;
   q.plan.vpp = std::max(schedule.least_chunks, q.plan.vpp);
   q.plan.offload_activations = any_of({0, 0, 1, 2});
-  q.plan.lora_rank = any_of({0, 0, 8});
+  q.plan.lora_rank = q.plan.frozen_layers == 0 ? any_of({0, 0, 8}) : 0;
   q.plan.weights = static_cast<WeightStorage>(any_of({0, 0, 1, 2}));
   if (q.plan.weights != WeightStorage::kMaster) q.plan.zero = ZeroStage::kNone;
   q.training.global_batch = q.plan.dp * q.training.micro_batch * q.plan.pp * any_of({1, 2, 4});
@@ -241,7 +244,7 @@ RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
   if (!q.model.moe) q.plan.ep = 1;
   if (q.plan.ep == 1) q.plan.expert_dispatch = ExpertDispatch::kAllToAll;
   q.plan.offload_activations = any_of({0, 0, 1, 2});
-  q.plan.lora_rank = any_of({0, 0, 8});
+  q.plan.lora_rank = q.plan.frozen_layers == 0 ? any_of({0, 0, 8}) : 0;
   q.plan.bf16_first_layers = any_of({0, 1});
   q.plan.passes = static_cast<Passes>(any_of({0, 0, 1, 2}));
   q.training.precision = static_cast<Precision>(*rc::gen::inRange(0, 8));
@@ -266,6 +269,35 @@ RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
     RC_ASSERT(stage.weight_gradients_due <= stage.live);
     const bool splits = schedule.splits_backward;
     RC_ASSERT(splits || stage.of(ActivationKind::kOutputGradients) == Bytes());
+  }
+}
+
+// The more layers are frozen, the less is computed, kept and updated. Weights stay, but for operands of backward passes
+// and for fp32 beside them.
+RC_GTEST_PROP(Memory, FrozenLayersSave, ()) {
+  Question q = any_question();
+  q.plan.weights = static_cast<WeightStorage>(any_of({0, 0, 1, 2}));
+  if (q.plan.weights != WeightStorage::kMaster) q.plan.zero = ZeroStage::kNone;
+  q.plan.frozen_layers = 0;
+  auto most = memory_budget(q.model, q.plan, q.training);
+  if (!most) return;
+  StepFlops before = step_flops(q.model, q.plan, q.training);
+  for (q.plan.frozen_layers = 1; q.plan.frozen_layers <= q.model.layers; ++q.plan.frozen_layers) {
+    auto less = memory_budget(q.model, q.plan, q.training);
+    RC_ASSERT(less.has_value());
+    const StepFlops flops = step_flops(q.model, q.plan, q.training);
+    RC_ASSERT(flops.model < before.model);
+    RC_ASSERT(flops.causal < before.causal);
+    // Early ends of recomputation, and layers that keep all, move to others of other kinds.
+    RC_ASSERT(flops.hardware < before.hardware || q.plan.recompute_layers > 0);
+    for (std::size_t stage = 0; stage < most->stages.size(); ++stage) {
+      const StageMemory &now = less->stages[stage], &then = most->stages[stage];
+      const Bytes padding = max(now.padding, then.padding);  // of matrices of which each has one owner
+      RC_ASSERT(now.weights <= 1.000001 * then.weights + padding);
+      RC_ASSERT(now.optimizer <= 1.000001 * then.optimizer + padding);
+    }
+    before = flops;
+    most = std::move(less);
   }
 }
 

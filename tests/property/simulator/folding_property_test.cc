@@ -109,6 +109,7 @@ Question any_question() {
   }
   plan.offload_activations = one_of({0, 0, 1, 3});
   plan.lora_rank = one_of({0, 0, 8});
+  if (plan.lora_rank == 0) plan.frozen_layers = one_of({0, 0, 2, 5, model.layers});
   plan.bf16_first_layers = one_of({0, 0, 2});
   plan.bf16_last_layers = one_of({0, 0, 1});
   plan.overlap_tp = *rc::gen::inRange(0, 3) == 0;

@@ -76,6 +76,7 @@ SearchRequest small_request(Scenario work) {
   if (*rc::gen::inRange(0, 4) == 0) list("plan/overlap_p2p", {"on", "off"});
   if (*rc::gen::inRange(0, 4) == 0) list("plan/order", {"tp-cp-ep-dp-pp", "tp-cp-pp-ep-dp"});
   if (*rc::gen::inRange(0, 4) == 0) list("training/global_batch", {"8", "16", "24"});
+  if (*rc::gen::inRange(0, 4) == 0) list("plan/frozen_layers", {"1", "3"});
   return request;
 }
 

@@ -72,6 +72,28 @@ TEST(SearchBounds, WhatReplicasExchangeBesidePassesIsABoundOfTheStep) {
   }
 }
 
+// Of frozen layers, which have no backward pass, weights are gathered forward.
+TEST(SearchBounds, FrozenLayersExchangeForwardAlone) {
+  for (const char* const zero : {"2", "3"}) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 4).set("training/global_batch", 128);
+    spec.set("plan/pp", 2).set("plan/dp", 16).set("plan/zero", zero).set("training/sequence", 512);
+    const std::vector<ExchangeTime> all =
+        exchange_times(*resolve(spec, Catalog::standard()), *Session::make(*resolve(spec, Catalog::standard())));
+    const Scenario scenario = *resolve(spec.set("plan/frozen_layers", 20), Catalog::standard());
+    const auto session = Session::make(scenario);
+    const std::vector<ExchangeTime> exchanges = exchange_times(scenario, *session);
+    ASSERT_EQ(exchanges.size(), 32u);
+    for (std::size_t layer = 0; layer < 32; ++layer) {
+      EXPECT_EQ(exchanges[layer].forward, all[layer].forward) << layer;
+      EXPECT_EQ(exchanges[layer].backward, layer < 20 ? 0 : all[layer].backward) << layer;
+    }
+    const double bound = pipeline_bound({{least_passes(scenario, *session)}}, scenario, 8, exchanges);
+    EXPECT_GT(bound, 0);
+    EXPECT_LT(bound, *step_time(scenario, *session) / units::s);
+  }
+}
+
 // Most passes of a round reduce nothing. Those that run beside others do, so the bound is the one of pairs.
 TEST(SearchBounds, OfGradientsThatARoundReduces) {
   for (const auto& [model, schedule] :

@@ -1454,6 +1454,17 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(nothing), ::testing::IsEmpty());
   nothing.plan.offload_activations = 0, nothing.plan.recompute = Recompute::kFull, nothing.plan.recompute_layers = 3;
   EXPECT_THAT(messages(nothing), ElementsAre(HasSubstr("above 2 in plan/recompute changes nothing")));
+
+  Scenario frozen = usual;
+  frozen.named.names = {"plan/frozen_layers", "plan/recompute"};
+  frozen.plan.frozen_layers = 2, frozen.plan.offload_activations = 2;
+  EXPECT_THAT(messages(frozen), ::testing::IsEmpty());
+  frozen.plan.offload_activations = 3;
+  EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("above 2 changes nothing: a stage holds at most 2 trained")));
+  frozen.plan.frozen_layers = 4, frozen.plan.offload_activations = 0, frozen.plan.recompute = Recompute::kFull;
+  EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("plan/recompute=full changes nothing: plan/frozen_layers is")));
+  frozen.plan.recompute = Recompute::kNone, frozen.plan.passes = Passes::kForward;
+  EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("plan/frozen_layers=4 changes nothing: no backward pass")));
 }
 
 // What stands for the defaults: of the GPU's generation, of the plan's kernels, of other degrees.

@@ -143,6 +143,19 @@ TEST(TimeToTrain, CheckpointsHoldWhatTheOptimizerKeeps) {
   EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, plan) / units::B, 14 * adapters);
 }
 
+// Frozen layers have weights, and no optimizer states: 8 of the 32 layers of Llama 3 8B, and the embedding.
+TEST(TimeToTrain, CheckpointsHoldTheWeightsOfFrozenLayers) {
+  const Model model = Catalog::built_in().model("llama3-8b").value();
+  const double parameters = model_parameters(model).total();
+  const double layer = 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096, frozen = 8 * layer + 128'256.0 * 4096;
+  ParallelPlan plan;
+  plan.frozen_layers = 8;
+  EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, plan) / units::B, 14 * parameters - 12 * frozen);
+  plan.optimizer = OptimizerKind::kMuon;
+  const double matrices = 24 * (layer - 2 * 4096);
+  EXPECT_DOUBLE_EQ(checkpoint_size(model, DType::kBf16, plan) / units::B, 14 * parameters - 12 * frozen - 4 * matrices);
+}
+
 // Layers for multi-token prediction are stored where they are trained.
 TEST(TimeToTrain, CheckpointsHoldPredictionLayers) {
   const Model model = Catalog::built_in().model("deepseek-v3").value();
