@@ -347,7 +347,7 @@ a graph launches each of its kernels|simulator/src/host_waits.cc|s@if (recorded 
 the host reads in the middle of a graph|simulator/src/host_waits.cc|s@if (!reads .. is_recorded(host, fragment, works, n)) continue@if (!reads) continue@|unit_simulator
 rows for the exchange are in no graph|parallelism/src/blocks/moe.cc|s@step.module = LayerModule::kMoePreprocess@step.module = LayerModule::kMoe@|unit_parallelism
 padded experts have places for tokens twice|parallelism/src/blocks/moe.cc|s@std::min(places, shape.sharded_tokens)@places@|unit_parallelism
-a frozen router keeps its input|parallelism/src/blocks/common.cc|s@step.kept_for_weight_gradient = step.output_gradient = 0;@@|unit_parallelism
+a frozen router keeps its input|parallelism/src/blocks/linear.cc|s@step.kept_for_weight_gradient = step.output_gradient = 0;@@|unit_parallelism
 a limit of a framework holds without its condition|simulator/src/scenario_fields.cc|s@std::all_of(limit.when.begin(), limit.when.end(), holds) \&\& @@|unit_simulator
 sliding windows travel around a ring|simulator/src/plan_defaults.cc|s@return model.sliding_window > 0 ? ContextExchange::kAllGather@return model.sliding_window < 0 ? ContextExchange::kAllGather@|unit_simulator
 stages share what leaves a rest|parallelism/src/layer_division.cc|s@if (counts\[first ? 0 : last ? 1 : 2\].value_or(count) != count) return false;@@|unit_simulator
@@ -461,7 +461,7 @@ biases sum the tokens of all ranks|parallelism/src/blocks/common.cc|s@"sum_rows"
 eager attention reads grouped keys|parallelism/src/blocks/attention.cc|s@const bool repeats = apart@const bool repeats = false@|unit_parallelism
 capped logits are free|parallelism/src/blocks/loss.cc|s@!classifier .. shape.model->capped_logits@!classifier \&\& false@|unit_parallelism
 positions have no gradient|parallelism/src/blocks/embedding.cc|s@if (model.position_table > 0)@if (model.position_table > 1000000000)@|unit_parallelism
-weights in 4 bits take 16|parallelism/src/block.cc|s@(blocks::kNf4Bytes - shape.element) / trained@0 * (blocks::kNf4Bytes - shape.element) / trained@|unit_parallelism
+weights in 4 bits take 16|parallelism/src/block.cc|s@(blocks::kNf4Bytes - stored) / trained@0 * (blocks::kNf4Bytes - stored) / trained@|unit_parallelism
 the input gradient finds its weights made|parallelism/src/blocks/common.cc|s@{&step.forward, &step.input_gradient})@{\&step.forward})@|unit_parallelism
 frozen weights are in fp32 under PEFT|core/include/ns_dist/parallel_plan.h|s@plan.weights == WeightStorage::kFp32 \&\& plan.lora_rank == 0@plan.weights == WeightStorage::kFp32@|unit_parallelism
 offloaded gradients stay|parallelism/src/memory.cc|s@stays = offloads_gradients(plan) ? 1 - plan.offload_optimizer.value : 1@stays = 1@|unit_parallelism
@@ -472,6 +472,14 @@ a system is its first GPU's|network_model/src/learn/fit_rows.cc|s@std::pair(row.
 adapters are compared with whole trainings|validation/src/nearest_runs.cc|s@if (a.adapters != b.adapters) sum += 4;@@|unit_validation
 lists of layers may be short|core/src/hugging_face/layers.h|s@if (entries.size() < layers) {@if (false) {@|unit_core
 the larger middle is the median|core/src/error_figures.cc|s@sorted.size() % 2 == 1@true@|unit_core
+gradients go back to frozen stages|parallelism/src/planner.cc|s@(at.position) >= frozen_positions_@(at.position) >= 0 * frozen_positions_@|unit_parallelism
+frozen layers have the operands of a backward pass|parallelism/src/stage_state.cc|s@frozen_.quantized \* (cast@0 * frozen_.quantized * (cast@|unit_parallelism
+frozen layers at work take no memory|parallelism/src/schedule_facts.cc|s@{within, bytes.frozen,@{within, 0 * bytes.frozen,@|unit_parallelism
+FLOPs of frozen layers count three times|parallelism/src/step_flops.cc|s@frozen.forward += each.forward@frozen.forward += 3 * each.forward@|unit_parallelism
+a frozen table that is tied has a gradient|parallelism/src/blocks/loss.cc|s@freezes_tables(\*shape.plan) \&\& shape.model->ties_logits()@false@|unit_parallelism
+frozen layers drop nothing out|parallelism/src/model_parts.cc|s@own.dropout = shape.dropout@own.dropout = own.dropout@|unit_parallelism
+frozen weights are never gathered again|parallelism/src/replica_exchange.cc|s@if (is_whole_in_passes(plan_)) weights@if (false) weights@|unit_parallelism
+checkpoints have optimizer states of frozen layers|simulator/src/time_to_train.cc|s@- frozen \* each.optimizer@- 0 * frozen * each.optimizer@|unit_simulator
 END
 
 # Prints up to four tests of the program that fail, or how it ended where it names none; nothing where all pass.
