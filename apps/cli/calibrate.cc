@@ -76,6 +76,10 @@ Result<Cluster> cluster_of(const CalibrateRequest& request) {
 Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& request, const Cluster& cluster) {
   NS_TRY(const CsvTable table, CsvTable::read(request.collectives));
   NS_TRY(const CollectiveReader reader, CollectiveReader::of(table, "", cluster.id));
+  if (!table.column("latency_ms")) {
+    return fail({ErrorCode::kInvalidInput, "no column \"latency_ms\"", fmt::format("{}:1", table.where()),
+                 "measured times in milliseconds"});
+  }
   const Catalog catalog = Catalog::standard();
   const auto names = [&](const std::string& other) {
     const auto found = catalog.cluster(other);
