@@ -418,9 +418,10 @@ constexpr Rule kRules[] = {check_order, check_tensor_parts, check_batch,
                            // experts
                            check_experts_to_split, check_expert_ranks, check_capacity, check_dispatch,
                            check_width_of_experts,
-                           // single kinds of layers and weights
-                           check_state_space, check_delta_net, check_shared_inputs, check_mtp, check_lora,
-                           check_frozen_weights, check_frozen_layers, check_metrics,
+                           // single kinds of layers
+                           check_state_space, check_delta_net, check_shared_inputs, check_mtp,
+                           // frozen weights, and the log
+                           check_lora, check_frozen_weights, check_frozen_layers, check_metrics,
                            // context parallelism
                            check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads,
                            check_exchanged_keys, check_inner, check_ring,

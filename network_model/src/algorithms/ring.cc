@@ -40,8 +40,9 @@ Cost cost(const Call& call, Protocol protocol) {
     const auto inside = static_cast<double>(tier.parts);
     const bool goes_on = link.mesh > 0 && tier.parts > 1 && i + 1 < call.placement->tier_count;
     // A part of several nodes is left by the ports of one of them.
-    const bool of_nodes = link.network() && link.ring == 0 && i > 0 && call.link((&tier)[-1]).network();
-    const double part = call.part_bandwidth(tier, of_nodes ? (&tier)[-1].members : tier.members);
+    const Tier* const below = i > 0 ? &call.placement->tiers[i - 1] : nullptr;
+    const bool of_nodes = link.network() && link.ring == 0 && below != nullptr && call.link(*below).network();
+    const double part = call.part_bandwidth(tier, of_nodes ? below->members : tier.members);
     bus = std::min(bus, (goes_on ? inside / (inside - 1) : 1) * part);
     reached = parts;
   }

@@ -11,7 +11,7 @@ inline std::string with_commas(std::int64_t value) {
   const std::size_t first = value < 0 ? 1 : 0;
   for (std::size_t i = digits.size(); i > first + 3;) {
     i -= 3;
-    digits.insert(i, ",");
+    digits.insert(i, 1, ',');  // g++ 12 warns of the other insert
   }
   return digits;
 }
