@@ -103,10 +103,11 @@ struct Call {
   // What a rank reaches on the tier, bytes per second, where all GPUs of its part send.
   double bandwidth(const Tier& tier) const { return share_of_links(tier) * link(tier).bandwidth; }
   // What the ranks of a part reach together: the least of all parts, by their ports and by the part's own links.
-  double part_bandwidth(const Tier& tier) const { return part_bandwidth(tier, tier.members); }
-  // The same of so many of its ranks.
-  double part_bandwidth(const Tier& tier, std::int64_t members) const {
-    const double ports = static_cast<double>(members) * link(tier).port_bandwidth;
+  double part_bandwidth(const Tier& tier) const { return part_bandwidth(tier, tier); }
+  // The same by the ports of a smaller part, of a tier further in.
+  double part_bandwidth(const Tier& tier, const Tier& leaving) const {
+    const double ports = std::min(static_cast<double>(leaving.members) * link(tier).port_bandwidth,
+                                  leaving.room * link(tier).shared_bandwidth);
     return share_of_links(tier) * std::min(ports, tier.room * link(tier).bandwidth);
   }
   // What each rank of a part with `members` reaches.

@@ -30,8 +30,8 @@ double corrected_time(const Call& call, const Allowed& allowed, Transport transp
   std::array<Link, kMaxLevels> links;
   links[0] = call.links[0];  // algorithms ask the innermost one, also where each rank has a node of its own
   for (const Tier& tier : *call.placement) links[tier.level] = call.link(tier);
-  for (double Link::*each :
-       {&Link::peak, &Link::bandwidth, &Link::port_peak, &Link::port_bandwidth, &Link::shared_peak}) {
+  for (double Link::*each : {&Link::peak, &Link::bandwidth, &Link::port_peak, &Link::port_bandwidth, &Link::shared_peak,
+                             &Link::shared_bandwidth}) {
     links[level].*each /= faster;
   }
   Call measured = call;

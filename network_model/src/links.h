@@ -55,7 +55,8 @@ struct Link {
   double bandwidth = 0;  // peak times the share that long messages reach
   // The same of a GPU whose peers leave it the level's links: what its ports give.
   double port_peak = 0, port_bandwidth = 0;
-  double shared_peak = 0;     // what all GPUs have of their ports, each: less than port_peak where they share them
+  // What all GPUs have of their ports, each: less where they share them.
+  double shared_peak = 0, shared_bandwidth = 0;
   bool common_ports = false;  // one port of a GPU leads to all levels of this class: networks, and switches of NVLink
   PerProtocol ring_hop{};     // seconds from a rank to the next
   PerProtocol tree_hop{};

@@ -28,6 +28,7 @@ class Update {
                                                                                          : matrix.split),
         axis_(matrix.experts ? Axis::kExpertTensor : Axis::kTensor),
         ranks_(split_ == SplitSide::kNone ? 1 : ranks(shape, matrix)),
+        batch_(matrix.batch),
         calls_(calls) {}
 
   void elementwise(std::string_view name, std::int64_t elements, double inputs, double outputs, double flops) {
@@ -40,7 +41,7 @@ class Update {
     const bool whole = shape_.plan->muon_tp == MuonSplit::kDuplicated;
     if (whole && split_ == SplitSide::kRows) rows *= ranks_;
     if (whole && split_ == SplitSide::kColumns) columns *= ranks_;
-    const std::int64_t elements = rows * columns;
+    const std::int64_t elements = batch_ * rows * columns;
     const double fp32 = kBytes * static_cast<double>(elements);
     if (whole && ranks_ > 1) {
       communicate("all_gather", CollectiveKind::kAllGather, fp32);
@@ -54,15 +55,15 @@ class Update {
     // The Gram matrix is that of the short side; of ranks that share the sums, of the side that is not split.
     const bool of_rows = whole || ranks_ == 1 ? rows <= columns : split_ == SplitSide::kColumns;
     const std::int64_t m = of_rows ? rows : columns, n = of_rows ? columns : rows;
-    const double square = 2.0 * static_cast<double>(m) * static_cast<double>(m);  // bytes
+    const double square = 2.0 * static_cast<double>(batch_ * m * m);  // bytes
     for (std::int64_t i = 0; i < shape_.plan->muon_steps; ++i) {
-      product("gram", {1, m, m, n, GemmLayout::kNT});  // A = X X^T
+      product("gram", {batch_, m, m, n, GemmLayout::kNT});  // A = X X^T
       if (!whole && ranks_ > 1) communicate("gram.all_reduce", CollectiveKind::kAllReduce, square);
       // B = b A + c A^2 and X = a X + B X: torch.addmm copies what it adds to.
       copy("polynomial.copy", square);
-      product("polynomial", {1, m, m, m, GemmLayout::kNN, Epilogue::kAccumulate});
+      product("polynomial", {batch_, m, m, m, GemmLayout::kNN, Epilogue::kAccumulate});
       copy("product.copy", 2.0 * static_cast<double>(elements));
-      product("product", {1, m, n, m, GemmLayout::kNN, Epilogue::kAccumulate});
+      product("product", {batch_, m, n, m, GemmLayout::kNN, Epilogue::kAccumulate});
     }
     elementwise("uncast", elements, 0.5, 1, 1);
     elementwise("scale", elements, 1, 1, 1);
@@ -85,14 +86,14 @@ class Update {
   const Shape& shape_;
   SplitSide split_;
   Axis axis_;
-  std::int64_t ranks_;
+  std::int64_t ranks_, batch_;
   std::vector<Call>& calls_;
 };
 
 }  // namespace
 
 std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DType gradient, DType weights) {
-  const std::int64_t elements = matrix.rows * matrix.columns;
+  const std::int64_t elements = matrix.batch * matrix.rows * matrix.columns;
   const double whole = kBytes * static_cast<double>(elements);
   const auto [read, state, weight] = elements_of(shape, gradient, weights);
   std::vector<Call> calls;
@@ -113,7 +114,7 @@ std::vector<Call> muon_update(const Shape& shape, const WeightMatrix& matrix, DT
 
 MuonParts muon_parts(const Shape& shape, const WeightMatrix& matrix, std::int64_t ranks, DType gradient,
                      DType weights) {
-  const std::int64_t part = (matrix.rows * matrix.columns + ranks - 1) / ranks;
+  const std::int64_t part = (matrix.batch * matrix.rows * matrix.columns + ranks - 1) / ranks;
   const double whole = kBytes * matrix.size();
   const auto [read, state, weight] = elements_of(shape, gradient, weights);
   MuonParts parts;

@@ -57,16 +57,16 @@ std::vector<MatrixShares> stage_shares(const Shape& shape, const Seats& seats, s
   for (const std::vector<Seat>& direction : seats) {
     for (std::size_t position = 0; position < direction.size(); ++position) {
       const auto stage = static_cast<std::size_t>(direction[position].stage);
-      count[stage] += layers[position].count + layers[position].predictions;
+      const LayerRange& range = layers[position];
+      count[stage] += range.count - frozen_layers_of(plan, range) + range.predictions;
       for_each_run(parts, plan, layers, position,
                    [&](const PartRun& run) { add(parts[run.part].matrices, run.count, held[stage]); });
     }
   }
   const std::int64_t layer_experts = shape.model->moe ? shape.model->moe->experts / plan.ep : 0;
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
-    const bool alike = stage > 0 && held[stage] == held[stage - 1];
-    shares[stage] = alike ? shares[stage - 1] : share_matrices(held[stage], plan, layer_experts);
-    shares[stage].layers = count[stage];
+    const bool alike = stage > 0 && held[stage] == held[stage - 1] && count[stage] == count[stage - 1];
+    shares[stage] = alike ? shares[stage - 1] : share_matrices(held[stage], plan, count[stage], layer_experts);
   }
   return shares;
 }

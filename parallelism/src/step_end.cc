@@ -1,7 +1,6 @@
 #include "step_end.h"
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -211,33 +210,28 @@ void StepEnd::update_matrices(const Matrices& matrices, Bodies& body) {
   if (updated > 0) cast_weights(static_cast<std::int64_t>(updated), body);
 }
 
-// All-to-alls that bring parts of matrices to the ranks that orthogonalize them, or back: this share of all of them.
-std::vector<WorkItem> StepEnd::exchanges(std::string_view name, const MatrixShares& shares, double share) const {
+// All-to-alls of one bucket that bring parts of matrices to the ranks that orthogonalize them, or back.
+std::vector<WorkItem> StepEnd::exchanges(std::string_view name, const MatrixShares& shares) const {
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
-    const auto parameters = [&](const Matrices& matrices) {
-      double all = 0;
-      for (const auto& [matrix, count] : matrices) {
-        if (matrix.experts == experts) all += matrix.size() * static_cast<double>(count);
-      }
-      return all;
-    };
+    double parameters = 0;
+    for (const auto& [matrix, count] : shares.in_parts) {
+      if (matrix.experts == experts) parameters += matrix.size() * static_cast<double>(count);
+    }
+    if (!(parameters > 0)) continue;
     Collective exchange{CollectiveKind::kAllToAll, Bytes(),
                         replica_groups(plan_, writer_.program().mesh, 0, experts).sharing};
     const auto ranks = static_cast<double>(exchange.group.size());
-    const double mean = parameters(shares.in_parts) / ranks;
-    if (!(mean > 0)) continue;
-    exchange.size = share * mean * size_of(DType::kFp32);
-    exchange.imbalance = std::clamp(parameters(shares.gathered) / mean, 1.0, ranks);
+    exchange.size = parameters / ranks / static_cast<double>(shares.buckets) * size_of(DType::kFp32);
+    exchange.imbalance = std::clamp(experts ? shares.expert_imbalance : shares.imbalance, 1.0, ranks);
     items.push_back({std::string(experts ? "optimizer.muon.experts." : "optimizer.muon.").append(name),
                      Category::kDataParallel, std::move(exchange)});
   }
   return items;
 }
 
-// Matrices travel in buckets of two layers, beside the products of others; the first bucket's way to its ranks and the
-// last one's way back are beside nothing (torchtitan, models/kimi_k2_7/config_registry.py, bucket_layer_ids, and
-// distributed/flex_shard/_optimizer_reshard_schedule.py).
+// Matrices travel in buckets, beside the products of others; the first bucket's way to its ranks and the last one's way
+// back are beside nothing (torchtitan, distributed/flex_shard/_optimizer_reshard_runtime.py).
 void StepEnd::update_parts(const MatrixShares& shares, Bodies& body) {
   if (shares.in_parts.empty()) return;
   const auto each = [&](const Matrices& matrices, std::vector<Call> MuonParts::*which) {
@@ -247,18 +241,14 @@ void StepEnd::update_parts(const MatrixShares& shares, Bodies& body) {
       body.push_back(run_of(writer_.add(parts.*which, Category::kOptimizer), -1, count));
     }
   };
-  const auto travel = [&](std::string_view name, double share) {
-    start(writer_.intern(exchanges(name, shares, share)), -1, body);
-  };
-  constexpr std::int64_t kBucketLayers = 2;
-  const double bucket = 1 / std::max(1.0, std::ceil(static_cast<double>(shares.layers) / kBucketLayers));
-  constexpr std::string_view kThere = "momentum.all_to_all", kBack = "orthogonal.all_to_all";
+  const std::vector<WorkId> there = writer_.intern(exchanges("momentum.all_to_all", shares));
+  const std::vector<WorkId> back = writer_.intern(exchanges("orthogonal.all_to_all", shares));
   each(shares.in_parts, &MuonParts::momentum);
-  travel(kThere, bucket);
+  start(there, -1, body);
   body.push_back(await_replicas());
-  if (bucket < 1) travel(kThere, 1 - bucket), travel(kBack, 1 - bucket);
+  for (std::int64_t bucket = 1; bucket < shares.buckets; ++bucket) start(there, -1, body), start(back, -1, body);
   each(shares.gathered, &MuonParts::orthogonal);
-  travel(kBack, bucket);
+  start(back, -1, body);
   body.push_back(await_replicas());
   each(shares.in_parts, &MuonParts::update);
 }

@@ -51,7 +51,7 @@ class StepEnd {
   void update(double owned, Bodies& body);
   void update_matrices(const Matrices& matrices, Bodies& body);
   void update_parts(const MatrixShares& shares, Bodies& body);
-  std::vector<WorkItem> exchanges(std::string_view name, const MatrixShares& shares, double share) const;
+  std::vector<WorkItem> exchanges(std::string_view name, const MatrixShares& shares) const;
   void cast_weights(std::int64_t count, Bodies& body);
   DType read_gradients() const;
   bool casts_weights() const;

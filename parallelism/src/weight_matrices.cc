@@ -24,9 +24,17 @@ double parameters_of(const Matrices& matrices) {
   return all;
 }
 
-// Of the experts of each layer, which are `all`, only so many.
+// Of the experts of each layer, which are `all`, only so many, as one tensor.
 Matrices of_experts(Matrices matrices, std::int64_t some, std::int64_t all) {
-  for (MatrixCount& each : matrices) each.count = each.count / all * some;
+  for (MatrixCount& each : matrices) each.matrix.batch = some, each.count = each.count / all;
+  return matrices;
+}
+
+// The matrices of so many of the `all` layers, as the mean layer has them.
+Matrices of_layers(Matrices matrices, std::int64_t some, std::int64_t all) {
+  if (some >= all) return matrices;
+  for (MatrixCount& each : matrices) each.count = (each.count * some + all / 2) / all;
+  std::erase_if(matrices, [](const MatrixCount& each) { return each.count == 0; });
   return matrices;
 }
 
@@ -84,26 +92,41 @@ void share_flat(Matrices matrices, std::int64_t ranks, MatrixShares& shares) {
       matrices.begin(), matrices.end(),
       [](const MatrixCount& a, const MatrixCount& b) { return work_of(a.matrix) < work_of(b.matrix); });
   Matrices updated = {{largest->matrix, 1}};
-  add(pack(std::move(matrices), ranks, kMostOverMean).busiest, 1, updated);
+  add(pack(matrices, ranks, kMostOverMean).busiest, 1, updated);
+  for (MatrixCount& each : updated) {
+    const auto all = std::find_if(matrices.begin(), matrices.end(),
+                                  [&](const MatrixCount& other) { return other.matrix == each.matrix; });
+    each.count = std::min(each.count, all->count);
+  }
   shares.owned += part;
   shares.beyond += std::max(0.0, parameters_of(updated) - part);
   add(updated, 1, shares.updated);
 }
 
-// Ranks have a part of each matrix, or whole experts.
-void share_parts(Matrices matrices, std::int64_t ranks, std::int64_t layer_experts, MatrixShares& shares) {
+// Ranks have a part of each matrix, or whole experts, which are of one tensor.
+void share_experts(const Matrices& matrices, std::int64_t ranks, std::int64_t layer_experts, MatrixShares& shares) {
   if (layer_experts >= ranks) {
-    const Matrices whole = of_experts(std::move(matrices), (layer_experts + ranks - 1) / ranks, layer_experts);
+    const Matrices whole = of_experts(matrices, (layer_experts + ranks - 1) / ranks, layer_experts);
     shares.owned += parameters_of(whole);
     add(whole, 1, shares.updated);
     return;
   }
   shares.owned += parameters_of(matrices) / static_cast<double>(ranks);
-  add(matrices, 1, shares.in_parts);
+  shares.expert_imbalance = static_cast<double>(ranks) / static_cast<double>(layer_experts);
+  add(of_experts(matrices, layer_experts, layer_experts), 1, shares.in_parts);
+  add(of_experts(matrices, 1, layer_experts), 1, shares.gathered);
+}
+
+// Two buckets are under way at a time, and the next one waits for the rank that has most of them to do.
+void share_dense(const Matrices& matrices, std::int64_t ranks, std::int64_t layers, MatrixShares& shares) {
   constexpr double kAny = std::numeric_limits<double>::infinity();
-  add(layer_experts > 0 ? of_experts(std::move(matrices), 1, layer_experts)
-                        : pack(std::move(matrices), ranks, kAny).busiest,
-      1, shares.gathered);
+  constexpr std::int64_t kUnderWay = 2 * kBucketLayers;
+  shares.owned += parameters_of(matrices) / static_cast<double>(ranks);
+  add(matrices, 1, shares.in_parts);
+  const std::int64_t times = std::max<std::int64_t>(1, (layers + kUnderWay - 1) / kUnderWay);
+  add(pack(of_layers(matrices, kUnderWay, layers), ranks, kAny).busiest, times, shares.gathered);
+  const Packing bucket = pack(of_layers(matrices, kBucketLayers, layers), ranks, kAny);
+  if (bucket.all > 0) shares.imbalance = bucket.fullest * static_cast<double>(ranks) / bucket.all;
 }
 
 }  // namespace
@@ -116,8 +139,10 @@ void add(const Matrices& from, std::int64_t times, Matrices& to) {
   }
 }
 
-MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, std::int64_t layer_experts) {
+MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, std::int64_t layers,
+                            std::int64_t layer_experts) {
   MatrixShares shares;
+  shares.buckets = std::max<std::int64_t>(1, (layers + kBucketLayers - 1) / kBucketLayers);
   for (const bool experts : {false, true}) {
     Matrices kind;
     std::copy_if(matrices.begin(), matrices.end(), std::back_inserter(kind),
@@ -129,7 +154,7 @@ MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, 
       continue;
     }
     if (ranks > 1 && plan.zero == ZeroStage::kParameters) {
-      share_parts(std::move(kind), ranks, experts ? layer_experts : 0, shares);
+      experts ? share_experts(kind, ranks, layer_experts, shares) : share_dense(kind, ranks, layers, shares);
       continue;
     }
     Packing packing = pack(std::move(kind), ranks, kMostOverMean);
@@ -143,6 +168,7 @@ MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, 
 }
 
 double updated_parameters(const RankParameters& held, const ParallelPlan& plan, const MatrixShares& shares) {
+  if (plan.optimizer != OptimizerKind::kMuon || plan.passes != Passes::kTraining) return share_of_rank(held, plan);
   RankParameters others = held;
   others.dense -= held.matrices;
   others.experts -= held.expert_matrices;

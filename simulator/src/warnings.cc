@@ -418,7 +418,8 @@ void add_missing_in_framework(const Report& report, std::vector<Warning>& found)
 std::optional<Warning> shared_ports(const Scenario& scenario) {
   const Cluster& cluster = scenario.cluster;
   constexpr std::string_view kField = "machine/inter_bandwidth";
-  if (!scenario.named.names.contains(kField) || cluster.levels.size() <= cluster.node_levels()) return std::nullopt;
+  const bool leaves_node = rank_count(scenario.plan).value_or(0) > cluster.gpus_per_node();
+  if (!scenario.named.names.contains(kField) || !leaves_node) return std::nullopt;
   const FabricLevel& level = cluster.levels[cluster.node_levels()];
   if (!(level.nics_per_gpu < 1)) return std::nullopt;
   return Warning{"shared_ports", fmt::format("{} is what each GPU has: {:.3g} GPUs share a port, which then has {}",
@@ -441,7 +442,8 @@ std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
 std::optional<Warning> offload_saves_nothing(const Report& report) {
   const ParallelPlan& plan = report.scenario.plan;
   const bool alone = !(plan.offload_optimizer.value > 0) && !offloads_gradients(plan);
-  if (plan.passes == Passes::kForward) return std::nullopt;  // without_effect tells
+  const bool keeps_nothing = plan.passes == Passes::kForward || frozen_layers_of(plan) == report.scenario.model.layers;
+  if (keeps_nothing) return std::nullopt;  // without_effect tells
   if (plan.offload_activations == 0 || !alone || report.host_memory > Bytes()) return std::nullopt;
   return Warning{
       "offload_saves_nothing",

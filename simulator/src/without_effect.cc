@@ -163,7 +163,10 @@ Reason keeps_all(const Scenario& s) {
   return s.plan.passes == Passes::kForward ? "" : "a backward pass follows, which keeps them all the same";
 }
 
-Reason offloads_nothing(const Scenario& s) { return s.plan.offload_weights ? "" : no_backward(s); }
+Reason offloads_nothing(const Scenario& s) {
+  if (s.plan.offload_weights) return "";
+  return s.plan.passes == Passes::kGradients && offloads_gradients(s.plan) ? "" : no_update(s);
+}
 
 Reason stays_on_gpu(const Scenario& s) {
   if (s.plan.passes == Passes::kForward) return no_backward(s);
@@ -389,7 +392,7 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
     found.add(fmt::format("training/dtype={}", enumerator_name(scenario.training.precision)),
               "plan/bf16_first_layers and plan/bf16_last_layers are all layers");
   }
-  if (plan.recompute == Recompute::kFull && plan.recompute_layers > most) {
+  if (plan.recompute == Recompute::kFull && most > 0 && plan.recompute_layers > most) {
     found.add(fmt::format("a number of layers above {} in plan/recompute", most), held);
   }
   if (plan.recompute == Recompute::kFull && plan.recompute_together > std::max<std::int64_t>(1, most)) {

@@ -30,6 +30,8 @@ Cost cost(const Call& call, Protocol protocol) {
   // tier further in adds what its parts are more.
   double path = 0, reached = 1;
   double bus = std::numeric_limits<double>::infinity();
+  const Tier* const nodes = std::find_if(call.placement->begin(), call.placement->end(),
+                                         [&](const Tier& tier) { return call.link(tier).network(); });
   for (std::size_t i = call.placement->tier_count; i-- > 0;) {
     const Tier& tier = call.placement->tiers[i];
     const Link& link = call.link(tier);
@@ -40,9 +42,8 @@ Cost cost(const Call& call, Protocol protocol) {
     const auto inside = static_cast<double>(tier.parts);
     const bool goes_on = link.mesh > 0 && tier.parts > 1 && i + 1 < call.placement->tier_count;
     // A part of several nodes is left by the ports of one of them.
-    const Tier* const below = i > 0 ? &call.placement->tiers[i - 1] : nullptr;
-    const bool of_nodes = link.network() && link.ring == 0 && below != nullptr && call.link(*below).network();
-    const double part = call.part_bandwidth(tier, of_nodes ? below->members : tier.members);
+    const bool of_nodes = link.network() && !call.torus();
+    const double part = call.part_bandwidth(tier, of_nodes ? *nodes : tier);
     bus = std::min(bus, (goes_on ? inside / (inside - 1) : 1) * part);
     reached = parts;
   }

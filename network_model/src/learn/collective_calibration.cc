@@ -185,8 +185,9 @@ void take_out_units(Rows& rows, std::vector<double>& off, double most_off, std::
   }
 }
 
-// Takes out what is faster than the data sheet allows.
-Result<void> take_out_too_fast(const Calibrator& calibrator, Rows& rows, std::vector<std::string>& notes) {
+// Takes out what is faster than the data sheet allows. Error: most rows are.
+Result<void> take_out_too_fast(const Calibrator& calibrator, const std::string& where, Rows& rows,
+                               std::vector<std::string>& notes) {
   NS_TRY(const std::vector<bool> too_fast, calibrator.too_fast(rows));
   Rows kept;
   std::string first;
@@ -194,7 +195,13 @@ Result<void> take_out_too_fast(const Calibrator& calibrator, Rows& rows, std::ve
     if (too_fast[i] && first.empty()) first = rows[i].place;
     if (!too_fast[i]) kept.push_back(std::move(rows[i]));
   }
-  if (const std::size_t count = rows.size() - kept.size(); count > 0) {
+  const std::size_t count = rows.size() - kept.size();
+  if (2 * count > rows.size()) {
+    return fail(bad_table(
+        where, fmt::format("{} of {} rows are faster than the links of the data sheet allow", count, rows.size()),
+        "bytes of the whole buffer, ranks, and latency_ms in milliseconds, measured on this cluster"));
+  }
+  if (count > 0) {
     notes.push_back(
         fmt::format("{} row{} faster than the links of the data sheet allow ({}{}): left out; check bytes "
                     "(of the whole buffer), ranks and the unit of time",
@@ -301,7 +308,7 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
   CollectiveCalibration found;
   take_out_units(rows, uncorrected, kMostOff, found.notes);
   take_out_gross(rows, uncorrected, found.notes);
-  NS_TRY_VOID(take_out_too_fast(calibrator, rows, found.notes));
+  NS_TRY_VOID(take_out_too_fast(calibrator, where, rows, found.notes));
   take_out_few(rows, found.notes);
   std::vector<double> by_others;
   if (!rows.empty()) {

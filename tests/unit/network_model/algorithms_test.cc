@@ -381,7 +381,14 @@ TEST(Ports, ARingLeavesASiteByOneNode) {
     const double ranks = 2.0 * static_cast<double>(nodes) * 8;
     const Collective sum = call(CollectiveKind::kAllReduce, kHuge, {{static_cast<std::int64_t>(ranks), 1}});
     const double port = 2 * 4.0 * 1024 * 1024 / (2 * 1e-3);  // two channels of 4 MiB
-    EXPECT_NEAR(seconds("ring", "simple", sum, cluster) / (2 * (ranks - 1) / ranks * kHuge / (8 * port)), 1, 0.01);
+    const double one_node = 2 * (ranks - 1) / ranks * kHuge / (8 * port);
+    EXPECT_NEAR(seconds("ring", "simple", sum, cluster) / one_node, 1, 0.01);
+    // Leaves of nodes between them change nothing; ports that GPUs share do.
+    cluster.levels[1].size = nodes / 2;
+    cluster.levels.insert(cluster.levels.begin() + 2, {test::infiniband(50), 2, 1, 1});
+    EXPECT_NEAR(seconds("ring", "simple", sum, cluster) / one_node, 1, 0.01);
+    for (std::size_t level = 1; level < 4; ++level) cluster.levels[level].nics_per_gpu = 0.5;
+    EXPECT_NEAR(seconds("ring", "simple", sum, cluster) / one_node, 2, 0.02);
   }
 }
 

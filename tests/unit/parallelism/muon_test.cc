@@ -193,16 +193,25 @@ TEST(MatrixShares, OfPartsOfEachMatrix) {
   const Matrices matrices = {{dense, 12}, {expert, 3 * 8}};  // three layers of 8 experts
   ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
   plan.optimizer = OptimizerKind::kMuon;
-  const MatrixShares few = share_matrices(matrices, plan, 8);
+  const auto together = [&](std::int64_t experts) {
+    WeightMatrix tensor = expert;
+    tensor.batch = experts;
+    return tensor;
+  };
+  const MatrixShares few = share_matrices(matrices, plan, 3, 8);
   EXPECT_EQ(few.in_parts, (Matrices{{dense, 12}}));
   EXPECT_EQ(few.gathered, (Matrices{{dense, 3}}));
-  EXPECT_EQ(few.updated, (Matrices{{expert, 3 * 2}}));
+  EXPECT_EQ(few.updated, (Matrices{{together(2), 3}}));
+  EXPECT_EQ(few.buckets, 2);
+  EXPECT_EQ(few.imbalance, 1);  // eight matrices of two layers
   EXPECT_EQ(few.owned, 3 * 512 * 512 + 6 * 1024 * 512);
   // Of 16 ranks, 8 have an expert of each layer to make orthogonal, and 12 a matrix of the others.
   plan.dp = 16;
-  const MatrixShares many = share_matrices(matrices, plan, 8);
-  EXPECT_EQ(many.in_parts, matrices);
+  const MatrixShares many = share_matrices(matrices, plan, 3, 8);
+  EXPECT_EQ(many.in_parts, (Matrices{{dense, 12}, {together(8), 3}}));
   EXPECT_EQ(many.gathered, (Matrices{{dense, 1}, {expert, 3}}));
+  EXPECT_EQ(many.imbalance, 2);  // 8 matrices on 16 ranks
+  EXPECT_EQ(many.expert_imbalance, 2);
   EXPECT_TRUE(many.updated.empty());
   EXPECT_EQ(many.owned, (12 * 512 * 512 + 24 * 1024 * 512) / 16.0);
 }
@@ -217,7 +226,7 @@ TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
   const double part = 4 * matrix_parameters(model, 0) / 4;
   for (const char* way : {"optimizer.muon.momentum.all_to_all", "optimizer.muon.orthogonal.all_to_all"}) {
     EXPECT_DOUBLE_EQ(update.bytes.at(way), part) << way;
-    EXPECT_EQ(update.nodes.at(way), 2) << way;  // of four buckets of two layers, one is beside nothing
+    EXPECT_EQ(update.nodes.at(way), 4) << way;  // two layers at a time
   }
   EXPECT_DOUBLE_EQ(update.flops, 2 * flops_of_layer(model));     // of 8 layers on 4 ranks
   EXPECT_EQ(update.nodes.at("optimizer.muon.nesterov"), 8 * 4);  // a part of each matrix
@@ -226,6 +235,29 @@ TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
     return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer / B;
   };
   EXPECT_DOUBLE_EQ(optimizer(OptimizerKind::kAdam) - optimizer(OptimizerKind::kMuon), part);
+}
+
+// More ranks than two pairs of layers have matrices do not help: each group of four layers waits for its largest
+// matrix.
+TEST(Muon, ManyRanksWaitForTheLargestMatrix) {
+  const Model model = llama(16, 512, 8, 8, 2048);
+  ParallelPlan plan{.dp = 64, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  EXPECT_DOUBLE_EQ(update_of(model, plan, {64, 1, 512}).flops, 4 * flops(2 * 2048, 512));
+}
+
+// Without an update nothing is a matrix: memory is that of Adam.
+TEST(Muon, OfPassesWithoutAnUpdateTakesNoMemoryAway) {
+  const Model model = llama(4, 512, 8, 8, 2048);
+  for (const Passes passes : {Passes::kGradients, Passes::kForward}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      ParallelPlan plan{.passes = passes, .dp = 4, .zero = static_cast<ZeroStage>(zero)};
+      if (zero == 3) plan.zero_library = ZeroLibrary::kFsdp2;
+      const Bytes adam = memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->peak();
+      plan.optimizer = OptimizerKind::kMuon;
+      EXPECT_EQ(memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->peak(), adam) << zero;
+    }
+  }
 }
 
 TEST(Muon, RefusesWhatSplitsMatrices) {
