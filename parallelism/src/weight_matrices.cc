@@ -30,11 +30,18 @@ Matrices of_experts(Matrices matrices, std::int64_t some, std::int64_t all) {
   return matrices;
 }
 
-// The matrices of so many of the `all` layers, as the mean layer has them.
+// How many of a matrix so many of the `all` layers have, as the mean layer has them.
+std::int64_t count_of_layers(const MatrixCount& each, std::int64_t some, std::int64_t all) {
+  return some >= all ? each.count : (each.count * some + all / 2) / all;
+}
 Matrices of_layers(Matrices matrices, std::int64_t some, std::int64_t all) {
-  if (some >= all) return matrices;
-  for (MatrixCount& each : matrices) each.count = (each.count * some + all / 2) / all;
+  for (MatrixCount& each : matrices) each.count = count_of_layers(each, some, all);
   std::erase_if(matrices, [](const MatrixCount& each) { return each.count == 0; });
+  return matrices;
+}
+// The matrices of single layers of their kind, of which the mean layer has next to none.
+Matrices of_single_layers(Matrices matrices, std::int64_t some, std::int64_t all) {
+  std::erase_if(matrices, [=](const MatrixCount& each) { return count_of_layers(each, some, all) > 0; });
   return matrices;
 }
 
@@ -125,6 +132,7 @@ void share_dense(const Matrices& matrices, std::int64_t ranks, std::int64_t laye
   add(matrices, 1, shares.in_parts);
   const std::int64_t times = std::max<std::int64_t>(1, (layers + kUnderWay - 1) / kUnderWay);
   add(pack(of_layers(matrices, kUnderWay, layers), ranks, kAny).busiest, times, shares.gathered);
+  add(pack(of_single_layers(matrices, kUnderWay, layers), ranks, kAny).busiest, 1, shares.gathered);
   const Packing bucket = pack(of_layers(matrices, kBucketLayers, layers), ranks, kAny);
   if (bucket.all > 0) shares.imbalance = bucket.fullest * static_cast<double>(ranks) / bucket.all;
 }

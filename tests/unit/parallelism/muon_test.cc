@@ -237,6 +237,14 @@ TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
   EXPECT_DOUBLE_EQ(optimizer(OptimizerKind::kAdam) - optimizer(OptimizerKind::kMuon), part);
 }
 
+// A layer of another kind is counted once.
+TEST(MatrixShares, OfASingleLayer) {
+  const WeightMatrix usual{512, 512}, first{4096, 512};
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  EXPECT_EQ(share_matrices({{usual, 4 * 16}, {first, 1}}, plan, 16).gathered, (Matrices{{usual, 4 * 4}, {first, 1}}));
+}
+
 // More ranks than two pairs of layers have matrices do not help: each group of four layers waits for its largest
 // matrix.
 TEST(Muon, ManyRanksWaitForTheLargestMatrix) {
