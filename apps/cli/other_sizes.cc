@@ -89,12 +89,12 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
     fits.push_back(fmt::format("{} in the hosts' memory, --offload-optimizer {}",
                                parts.size() == 1 ? "the optimizer" : "a part of the optimizer", fmt::join(parts, ",")));
   }
-  with.plan.offload_optimizer = {1};
-  with.plan.offload_weights = with.plan.zero == ZeroStage::kParameters;
-  if (parts.empty() && !known && with.plan.offload_weights && framework_has(found.base, with)) {
+  if (parts.empty() && !known && found.base.plan.zero == ZeroStage::kParameters) {
     SearchRequest offloads = small_plans(request);
     offloads.fixed.set("plan/offload_optimizer", "1").set("plan/offload_weights", "on");
-    if (others.fits(offloads)) {
+    with.plan.offload_optimizer = {1};
+    with.plan.offload_weights = true;
+    if (framework_has(found.base, with) && others.fits(offloads)) {
       fits.push_back("weights and optimizer in the hosts' memory, --offload-optimizer 1 --offload-weights on");
     }
   }

@@ -117,7 +117,6 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
   link.bandwidth = reached * link.peak;
   link.port_peak = level.ring ? link.peak : link.peak * level.oversubscription;
   link.port_bandwidth = reached * link.port_peak;
-  link.shared_peak = link.port_peak, link.shared_bandwidth = link.port_bandwidth;
   if (const double latency = level.fabric.latency / units::s; link.network() && latency > 0) {
     // No more is on its way than the buffers of the channels hold, two for each port (NCCL, NCCL_BUFFSIZE: 4 MiB),
     // until the receiver says that they are free. It matters beyond some tens of microseconds: between sites.
@@ -125,8 +124,8 @@ Link link_of(const FabricLevel& level, const Gpu& gpu) {
     const double most = kChannels * std::max(1.0, level.nics_per_gpu) * kBuffer / (2 * latency);
     link.bandwidth = std::min(link.bandwidth, most);
     link.port_bandwidth = std::min(link.port_bandwidth, most);
-    link.shared_bandwidth = link.port_bandwidth;
   }
+  link.shared_peak = link.port_peak, link.shared_bandwidth = link.port_bandwidth;
   link.common_ports = !level.ring && (link.network() || is_switch_of_node(level.fabric.kind));
   if (level.ring) link.ring = level.size > 0 ? level.size : kOpenRing;
   if (level.fully_connected() && !level.fabric.uneven_mesh && level.size > 0) link.mesh = level.mesh_units(level.size);

@@ -76,10 +76,7 @@ class NetworkModel final : public NetworkCost {
              return links_[tier.level].link_class == network::LinkClass::kPcie;
            });
   }
-  static RankGroup ring_of(const Collective& message) {
-    const auto& [count, stride] = message.ring;
-    return {message.group.first - message.group.first / stride % count * stride, {message.ring}};
-  }
+  static RankGroup ring_of(const Collective& message) { return RankGroup{0, {message.ring}}.of(message.group.first); }
   // One of the steps of an all-gather by the same ring.
   Result<Forecast> ring_step(const Collective& message) const {
     const auto ranks = static_cast<double>(message.ring.count);

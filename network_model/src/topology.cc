@@ -116,8 +116,8 @@ Result<Placement> Topology::place(const RankGroup& group) const {
 Result<Placement> Topology::place_message(const RankGroup& ends, const Stride& ranks) const {
   NS_TRY(Placement placement, place(ends));
   if (ranks.count < 2) return placement;
-  const std::int64_t digit = ranks.stride > 0 ? ends.first / ranks.stride % ranks.count : 0;
-  NS_TRY(const Placement all, place({ends.first - digit * ranks.stride, {ranks}}));
+  if (ranks.stride < 1) return place({ends.first, {ranks}});  // its error
+  NS_TRY(const Placement all, place(RankGroup{0, {ranks}}.of(ends.first)));
   for (std::size_t i = 0; i < placement.tier_count; ++i) {
     Tier& tier = placement.tiers[i];
     for (const Tier& of_all : all) {

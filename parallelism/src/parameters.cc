@@ -79,12 +79,8 @@ double matrix_parameters(const Model& model, std::int64_t rank, bool predictions
   plan.optimizer = OptimizerKind::kMuon;
   plan.lora_rank = rank;
   const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
-  const auto elements_of = [](const Block& block) {
-    double elements = 0;
-    for (const auto& [matrix, count] : matrices_of(block)) elements += matrix.size() * static_cast<double>(count);
-    return elements;
-  };
-  return sum_of_blocks(model, shape, predictions, elements_of, frozen);
+  const auto in_matrices = [](const Block& block) { return parameters_of(matrices_of(block)); };
+  return sum_of_blocks(model, shape, predictions, in_matrices, frozen);
 }
 
 }  // namespace ns_dist

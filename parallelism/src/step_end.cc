@@ -201,23 +201,18 @@ void StepEnd::cast_weights(std::int64_t count, Bodies& body) {
 }
 
 void StepEnd::update_matrices(const Matrices& matrices, Bodies& body) {
-  double updated = 0;
   for (const auto& [matrix, count] : matrices) {
     const std::vector<Call> calls = muon_update(shape_, matrix, read_gradients(), updated_type());
     body.push_back(run_of(writer_.add(calls, Category::kOptimizer), -1, count));
-    updated += matrix.size() * static_cast<double>(count);
   }
-  if (updated > 0) cast_weights(static_cast<std::int64_t>(updated), body);
+  if (!matrices.empty()) cast_weights(static_cast<std::int64_t>(parameters_of(matrices)), body);
 }
 
 // All-to-alls of one bucket that bring parts of matrices to the ranks that orthogonalize them, or back.
 std::vector<WorkItem> StepEnd::exchanges(std::string_view name, const MatrixShares& shares) const {
   std::vector<WorkItem> items;
   for (const bool experts : {false, true}) {
-    double parameters = 0;
-    for (const auto& [matrix, count] : shares.in_parts) {
-      if (matrix.experts == experts) parameters += matrix.size() * static_cast<double>(count);
-    }
+    const double parameters = parameters_of(of_kind(shares.in_parts, experts));
     if (!(parameters > 0)) continue;
     Collective exchange{CollectiveKind::kAllToAll, Bytes(),
                         replica_groups(plan_, writer_.program().mesh, 0, experts).sharing};

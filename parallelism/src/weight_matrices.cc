@@ -18,12 +18,6 @@ double work_of(const WeightMatrix& matrix) {
 // A rank takes no more parameters than this over the mean, if another can have them (_NUMEL_EPSILON there).
 constexpr double kMostOverMean = 1.3;
 
-double parameters_of(const Matrices& matrices) {
-  double all = 0;
-  for (const auto& [matrix, count] : matrices) all += matrix.size() * static_cast<double>(count);
-  return all;
-}
-
 // Of the experts of each layer, which are `all`, only so many, as one tensor.
 Matrices of_experts(Matrices matrices, std::int64_t some, std::int64_t all) {
   for (MatrixCount& each : matrices) each.matrix.batch = some, each.count = each.count / all;
@@ -147,14 +141,25 @@ void add(const Matrices& from, std::int64_t times, Matrices& to) {
   }
 }
 
+Matrices of_kind(const Matrices& all, bool experts) {
+  Matrices kind;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(kind),
+               [&](const MatrixCount& each) { return each.matrix.experts == experts; });
+  return kind;
+}
+
+double parameters_of(const Matrices& matrices) {
+  double all = 0;
+  for (const auto& [matrix, count] : matrices) all += matrix.size() * static_cast<double>(count);
+  return all;
+}
+
 MatrixShares share_matrices(const Matrices& matrices, const ParallelPlan& plan, std::int64_t layers,
                             std::int64_t layer_experts) {
   MatrixShares shares;
   shares.buckets = std::max<std::int64_t>(1, (layers + kBucketLayers - 1) / kBucketLayers);
   for (const bool experts : {false, true}) {
-    Matrices kind;
-    std::copy_if(matrices.begin(), matrices.end(), std::back_inserter(kind),
-                 [&](const MatrixCount& each) { return each.matrix.experts == experts; });
+    Matrices kind = of_kind(matrices, experts);
     if (kind.empty()) continue;
     const std::int64_t ranks = plan.zero == ZeroStage::kNone ? 1 : sharing_replicas(plan, experts);
     if (ranks > 1 && plan.zero == ZeroStage::kGradients) {

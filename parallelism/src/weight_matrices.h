@@ -31,6 +31,8 @@ struct MatrixCount {
 };
 using Matrices = std::vector<MatrixCount>;  // each matrix once
 void add(const Matrices& from, std::int64_t times, Matrices& to);
+Matrices of_kind(const Matrices& all, bool experts);  // those of experts, or of all else
+double parameters_of(const Matrices& matrices);
 
 // What a rank holds and updates of the matrices of its stage.
 struct MatrixShares {

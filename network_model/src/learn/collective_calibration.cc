@@ -41,6 +41,15 @@ Error bad_table(std::string where, std::string message, std::string expected) {
   return {ErrorCode::kInvalidInput, std::move(message), std::move(where), std::move(expected)};
 }
 
+Seconds time_of(const MeasuredCollective& m) { return *m.row.latency_ms * units::ms; }
+
+// ln(measured / forecast) of each row.
+std::vector<double> errors_of(const Rows& rows, const std::vector<Forecast>& forecasts) {
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < rows.size(); ++i) errors.push_back(std::log(time_of(rows[i]) / forecasts[i].latency));
+  return errors;
+}
+
 class Calibrator {
  public:
   explicit Calibrator(const Cluster& cluster) : cluster_(cluster) {}
@@ -58,21 +67,23 @@ class Calibrator {
     return fit_rows(measured, resolver(), options);
   }
 
-  // ln(measured / forecast) of each row; without curves, as forecasts are without a correction.
-  Result<std::vector<double>> errors(const Rows& rows, const NetworkCalibration* curves) const {
-    NS_TRY(std::vector<double> found, times(rows, curves, &Forecast::latency));
-    for (std::size_t i = 0; i < rows.size(); ++i) found[i] = std::log(*rows[i].row.latency_ms * 1e-3 / found[i]);
+  // Of each row; without curves, as forecasts are without a correction.
+  Result<std::vector<Forecast>> forecasts(const Rows& rows, const NetworkCalibration* curves) const {
+    NetworkModelOptions options;
+    if (curves) options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*curves));
+    CollectiveForecaster forecaster(resolver(), std::move(options));
+    std::vector<Forecast> found;
+    for (const MeasuredCollective& m : rows) {
+      auto answer = forecaster.forecast(m.row);
+      if (!answer && answer.error().where.empty()) answer.error().where = m.place;
+      if (!answer) return fail(answer.error());
+      found.push_back(answer->forecast);
+    }
     return found;
   }
-
-  // Whether each row takes less time than the links of the data sheet allow, by more than what such sheets round.
-  Result<std::vector<bool>> too_fast(const Rows& rows) const {
-    constexpr double kRounded = 0.95;
-    NS_TRY(const std::vector<double> floors, times(rows, nullptr, &Forecast::floor));
-    std::vector<bool> found;
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      found.push_back(*rows[i].row.latency_ms * 1e-3 < kRounded * floors[i]);
-    return found;
+  Result<std::vector<double>> errors(const Rows& rows, const NetworkCalibration* curves) const {
+    NS_TRY(const std::vector<Forecast> found, forecasts(rows, curves));
+    return errors_of(rows, found);
   }
 
   struct LeftOut {
@@ -106,22 +117,6 @@ class Calibrator {
   }
 
  private:
-  // Of the forecast of each row, seconds.
-  Result<std::vector<double>> times(const Rows& rows, const NetworkCalibration* curves,
-                                    Seconds Forecast::*which) const {
-    NetworkModelOptions options;
-    if (curves) options.calibration = std::make_shared<const NetworkCalibration>(before_builtin(*curves));
-    CollectiveForecaster forecaster(resolver(), std::move(options));
-    std::vector<double> found;
-    for (const MeasuredCollective& m : rows) {
-      auto answer = forecaster.forecast(m.row);
-      if (!answer && answer.error().where.empty()) answer.error().where = m.place;
-      if (!answer) return fail(answer.error());
-      found.push_back(answer->forecast.*which / units::s);
-    }
-    return found;
-  }
-
   // Of the error of a row, given those of the other rows of its group: as large as their median, for where a wild
   // row is among them, their curve fits none of them; and as that of a forecast without a correction at least, for the
   // ends of a range of sizes are further off than its middle.
@@ -163,71 +158,61 @@ std::string unlike_others(const MeasuredCollective& m, double beyond) {
                      std::exp(beyond));
 }
 
-// Takes out groups whose middle row takes more than `most_off` times as long as forecast, or as short: another unit.
-void take_out_units(Rows& rows, std::vector<double>& off, double most_off, std::vector<std::string>& notes) {
-  std::map<decltype(group_of(rows.front())), std::vector<double>> groups;
-  for (std::size_t i = 0; i < rows.size(); ++i) groups[group_of(rows[i])].push_back(off[i]);
-  for (const auto& [group, of_group] : groups) {
-    const double middle = median_of(of_group);
-    if (std::abs(middle) <= std::log(most_off)) continue;
-    std::vector<std::size_t> out;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (group_of(rows[i]) == group) out.push_back(i);
-    }
+// Takes out what is no measurement of this cluster, however it is corrected:
+// * groups whose middle row takes more than `most_off` times as long as forecast, or as short: they are in another
+// unit;
+// * rows thirty times as long, or as short, against the forecast as the median of their group. Of wild rows so far off
+//   any number below a half is found at once;
+// * rows that are faster than the links of the data sheet allow, by more than what such sheets round.
+// The factors are chosen, not fitted. `forecasts`, `off`: by row, without a correction, and its errors_of. Error: of
+// the rows that the first two leave, most are too fast.
+Result<void> take_out_impossible(const std::vector<Forecast>& forecasts, const std::vector<double>& off,
+                                 double most_off, const std::string& where, Rows& rows,
+                                 std::vector<std::string>& notes) {
+  constexpr double kGross = 3.4;  // ln(30)
+  constexpr double kRounded = 0.95;
+  std::map<decltype(group_of(rows.front())), std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < rows.size(); ++i) groups[group_of(rows[i])].push_back(i);
+  std::vector<double> medians(rows.size());  // by row, of its group
+  for (const auto& [group, index] : groups) {
+    std::vector<double> of_group;
+    for (const std::size_t i : index) of_group.push_back(off[i]);
+    const double median = median_of(std::move(of_group));
+    for (const std::size_t i : index) medians[i] = median;
+    if (std::abs(median) <= std::log(most_off)) continue;
     notes.push_back(
         fmt::format("{}: the middle one takes {:.4g} times as long as forecast: left out; is latency_ms in "
                     "milliseconds there?",
-                    text_of_group(rows[out.front()].row), std::exp(middle)));
-    for (std::size_t i = out.size(); i-- > 0;) {
-      rows.erase(rows.begin() + static_cast<std::ptrdiff_t>(out[i]));
-      off.erase(off.begin() + static_cast<std::ptrdiff_t>(out[i]));
+                    text_of_group(rows[index.front()].row), std::exp(median)));
+  }
+  Rows kept;
+  std::size_t too_fast = 0;
+  std::string first;  // of these
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (std::abs(medians[i]) > std::log(most_off)) continue;
+    if (const double beyond = off[i] - medians[i]; std::abs(beyond) > kGross) {
+      notes.push_back(unlike_others(rows[i], beyond));
+    } else if (time_of(rows[i]) < kRounded * forecasts[i].floor) {
+      if (too_fast++ == 0) first = rows[i].place;
+    } else {
+      kept.push_back(std::move(rows[i]));
     }
   }
-}
-
-// Takes out what is faster than the data sheet allows. Error: most rows are.
-Result<void> take_out_too_fast(const Calibrator& calibrator, const std::string& where, Rows& rows,
-                               std::vector<std::string>& notes) {
-  NS_TRY(const std::vector<bool> too_fast, calibrator.too_fast(rows));
-  Rows kept;
-  std::string first;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (too_fast[i] && first.empty()) first = rows[i].place;
-    if (!too_fast[i]) kept.push_back(std::move(rows[i]));
+  rows = std::move(kept);
+  if (too_fast > rows.size()) {
+    return fail(
+        bad_table(where,
+                  fmt::format("{} of {} rows are faster than the links of the data sheet allow", too_fast,
+                              too_fast + rows.size()),
+                  "bytes of the whole buffer, ranks, and latency_ms in milliseconds, measured on this cluster"));
   }
-  const std::size_t count = rows.size() - kept.size();
-  if (2 * count > rows.size()) {
-    return fail(bad_table(
-        where, fmt::format("{} of {} rows are faster than the links of the data sheet allow", count, rows.size()),
-        "bytes of the whole buffer, ranks, and latency_ms in milliseconds, measured on this cluster"));
-  }
-  if (count > 0) {
+  if (too_fast > 0) {
     notes.push_back(
         fmt::format("{} row{} faster than the links of the data sheet allow ({}{}): left out; check bytes "
                     "(of the whole buffer), ranks and the unit of time",
-                    count, count == 1 ? " is" : "s are", first, count == 1 ? "" : ", ..."));
+                    too_fast, too_fast == 1 ? " is" : "s are", first, too_fast == 1 ? "" : ", ..."));
   }
-  rows = std::move(kept);
   return {};
-}
-
-// Takes out what is no time of such a collective, whatever the cluster: thirty times as long, or as short, against the
-// forecast as the median of its group. Of wild rows so far off any number below a half is found at once. `off`: by
-// row, ln(measured / uncorrected forecast). Chosen, not fitted.
-void take_out_gross(Rows& rows, const std::vector<double>& off, std::vector<std::string>& notes) {
-  constexpr double kGross = 3.4;  // ln(30)
-  std::map<decltype(group_of(rows.front())), std::vector<double>> groups;
-  for (std::size_t i = 0; i < rows.size(); ++i) groups[group_of(rows[i])].push_back(off[i]);
-  Rows kept;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double beyond = off[i] - median_of(groups[group_of(rows[i])]);
-    if (std::abs(beyond) <= kGross) {
-      kept.push_back(std::move(rows[i]));
-    } else {
-      notes.push_back(unlike_others(rows[i], beyond));
-    }
-  }
-  rows = std::move(kept);
 }
 
 // Takes out the rows that nothing explains, the wildest of each group at a time.
@@ -269,11 +254,11 @@ void note_contradictions(const Rows& rows, std::vector<std::string>& notes) {
   double most = kContradicts;
   std::pair<std::size_t, std::size_t> worst;  // the shortest and the longest
   std::size_t count = 0;
-  const auto time_of = [&](std::size_t i) { return *rows[i].row.latency_ms; };
+  const auto latency = [&](std::size_t i) { return *rows[i].row.latency_ms; };
   for (const auto& [collective, index] : again) {
     const auto [least, longest] = std::minmax_element(
-        index.begin(), index.end(), [&](std::size_t a, std::size_t b) { return time_of(a) < time_of(b); });
-    const double factor = time_of(*longest) / time_of(*least);
+        index.begin(), index.end(), [&](std::size_t a, std::size_t b) { return latency(a) < latency(b); });
+    const double factor = latency(*longest) / latency(*least);
     if (!(factor > kContradicts)) continue;
     ++count;
     if (factor > most) most = factor, worst = {*least, *longest};
@@ -298,17 +283,16 @@ Result<CollectiveCalibration> calibrate_collectives(const Cluster& cluster, Rows
     if (m.row.gpus_per_node == full && m.row.ranks % full == 0) m.row.gpus_per_node = 0;
   }
   const Calibrator calibrator(cluster);
-  NS_TRY(std::vector<double> uncorrected, calibrator.errors(rows, nullptr));
-  std::vector<double> by_size = uncorrected;
+  NS_TRY(const std::vector<Forecast> uncorrected, calibrator.forecasts(rows, nullptr));
+  const std::vector<double> off = errors_of(rows, uncorrected);
+  std::vector<double> by_size = off;
   std::sort(by_size.begin(), by_size.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
   if (const double middle = by_size[(by_size.size() - 1) / 2]; std::abs(middle) > std::log(kMostOff)) {
     return fail(bad_table(where, fmt::format("the middle row takes {:.4g} times as long as forecast", std::exp(middle)),
                           "latency_ms, in milliseconds, measured on this cluster"));
   }
   CollectiveCalibration found;
-  take_out_units(rows, uncorrected, kMostOff, found.notes);
-  take_out_gross(rows, uncorrected, found.notes);
-  NS_TRY_VOID(take_out_too_fast(calibrator, where, rows, found.notes));
+  NS_TRY_VOID(take_out_impossible(uncorrected, off, kMostOff, where, rows, found.notes));
   take_out_few(rows, found.notes);
   std::vector<double> by_others;
   if (!rows.empty()) {
