@@ -59,11 +59,10 @@ double active_parameters(const Model& model) {
   return all - idle * sum_of_layers(model, shape, [](const Block& layer) { return parameters_of(layer).experts; });
 }
 
-double adapter_parameters(const Model& model, std::int64_t rank, bool predictions) {
-  if (rank == 0) return 0;
-  ParallelPlan plan;
-  plan.lora_rank = rank;
-  const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
+double adapter_parameters(const Model& model, const ParallelPlan& plan, bool predictions) {
+  if (plan.lora_rank == 0) return 0;
+  const ParallelPlan adapters = adapters_alone(plan);
+  const Shape shape(model, adapters, {1, 1, 1, Precision::kBf16});
   return sum_of_blocks(model, shape, predictions, [](const Block& block) { return adapters_of(block).total(); });
 }
 
@@ -74,13 +73,12 @@ double frozen_parameters(const Model& model, std::int64_t layers) {
   return all(embedding_block(shape)) + sum_of_layers(model, shape, all) - sum_of_layers(model, shape, all, layers);
 }
 
-double matrix_parameters(const Model& model, std::int64_t rank, bool predictions, std::int64_t frozen) {
-  ParallelPlan plan;
-  plan.optimizer = OptimizerKind::kMuon;
-  plan.lora_rank = rank;
-  const Shape shape(model, plan, {1, 1, 1, Precision::kBf16});
+double matrix_parameters(const Model& model, const ParallelPlan& plan, bool predictions) {
+  ParallelPlan updated = adapters_alone(plan);
+  updated.optimizer = OptimizerKind::kMuon;
+  const Shape shape(model, updated, {1, 1, 1, Precision::kBf16});
   const auto in_matrices = [](const Block& block) { return parameters_of(matrices_of(block)); };
-  return sum_of_blocks(model, shape, predictions, in_matrices, frozen);
+  return sum_of_blocks(model, shape, predictions, in_matrices, frozen_layers_of(plan));
 }
 
 }  // namespace ns_dist

@@ -45,7 +45,7 @@ SequenceFlops sequence_flops(const Model& model, const ParallelPlan& plan, const
   one.global_batch = one.micro_batch = 1;
   const Shape shape = Shape::whole(model, one);
   // With LoRA, weights of the model have no gradients, and their adapters' products come on top.
-  const ParallelPlan lora{.lora_rank = plan.lora_rank};
+  const ParallelPlan lora = adapters_alone(plan);
   Shape adapted = shape;
   adapted.plan = &lora;
   const LayerKinds kinds = layer_kinds(model);

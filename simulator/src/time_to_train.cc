@@ -95,12 +95,11 @@ Result<Seconds> step_of_unequal_gpus(const Scenario& scenario, double spread) {
 Bytes checkpoint_size(const Model& model, DType dtype, const ParallelPlan& plan, bool predictions) {
   const BytesPerParameter each = bytes_per_parameter(dtype, plan.optimizer_state, plan.weights);
   const ModelParameters all = model_parameters(model);
-  const double saved = plan.lora_rank > 0 ? adapter_parameters(model, plan.lora_rank, predictions)
+  const double saved = plan.lora_rank > 0 ? adapter_parameters(model, plan, predictions)
                                           : all.total() + (predictions ? all.prediction : 0);
   const std::int64_t layers = frozen_layers_of(plan);
   const double frozen = frozen_parameters(model, layers);
-  const double matrices =
-      plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan.lora_rank, predictions, layers) : 0;
+  const double matrices = plan.optimizer == OptimizerKind::kMuon ? matrix_parameters(model, plan, predictions) : 0;
   return (saved * (each.weight + each.optimizer) - frozen * each.optimizer - matrices * each.moment) * units::B;
 }
 

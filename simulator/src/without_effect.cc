@@ -177,6 +177,8 @@ Reason copies_nothing(const Scenario& s) {
   return copies_gradients(s.plan) ? "" : "it is of DeepSpeed's plan/zero=1 and 2 with an optimizer";
 }
 
+Reason no_adapters(const Scenario& s) { return s.plan.lora_rank == 0 ? "plan/lora_rank is 0" : ""; }
+
 Reason nothing_to_recompute(const Scenario& s) {
   const bool trains = s.plan.frozen_layers < s.model.layers || s.training.mtp;
   return trains ? no_backward(s) : "plan/frozen_layers is all layers, which keep nothing";
@@ -217,6 +219,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/bf16_first_layers", not_quantized},
     {"plan/bf16_last_layers", not_quantized},
     {"plan/recompute", nothing_to_recompute},
+    {"plan/separate_adapters", no_adapters},
     {"plan/frozen_layers", no_backward},
     {"plan/loss_parts", whole_logits},
     {"plan/attention_library", stored_scores},

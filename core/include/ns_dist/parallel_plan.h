@@ -220,6 +220,7 @@ struct ParallelPlan {
   ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
   std::int64_t lora_rank = 0;        // of adapters on the linear layers, all else is frozen; 0: the model is trained
+  bool separate_adapters = false;    // one for each layer that is one here with others (queries, keys, values)
   FrozenWeights frozen_weights = FrozenWeights::kPlain;
   std::int64_t frozen_layers = 0;  // of the model, its first: they and the embedding are frozen; see frozen_layers_of
   bool fp8_params = false;         // weights are gathered and kept in the format of products
@@ -266,6 +267,10 @@ constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
 // Whether frozen linear layers are kept in 4 bits.
 constexpr bool freezes_in_4_bits(const ParallelPlan& plan) {
   return plan.lora_rank > 0 && plan.frozen_weights == FrozenWeights::kNf4;
+}
+// One rank's plan with these adapters and nothing else.
+inline ParallelPlan adapters_alone(const ParallelPlan& plan) {
+  return {.lora_rank = plan.lora_rank, .separate_adapters = plan.separate_adapters};
 }
 // Layers from the first on that have no gradients, as has the embedding before them; 0: all is trained. Forward passes
 // alone have no gradients anyway.
@@ -580,6 +585,10 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.lora_rank);
+  visit({.name = "plan/separate_adapters",
+         .help = "queries, keys and values have an adapter each, and so have gate and up (LoRA)",
+         .in_reports = kOptional},
+        plan.separate_adapters);
   visit({.name = "plan/frozen_weights",
          .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)",
          .in_reports = kOptional},

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ns_dist/model.h"
+#include "ns_dist/parallel_plan.h"
 
 namespace ns_dist {
 
@@ -21,14 +22,14 @@ struct ModelParameters {
 ModelParameters model_parameters(const Model& model);
 // Of the total, those that a token goes through: of routed experts top_k in each layer.
 double active_parameters(const Model& model);
-// Those of LoRA's adapters of this rank on all linear layers (ParallelPlan::lora_rank); 0: none. `predictions`: with
-// those of the layers for multi-token prediction.
-double adapter_parameters(const Model& model, std::int64_t rank, bool predictions = false);
+// Those of the adapters that this plan has on all linear layers (ParallelPlan::lora_rank). `predictions`: with those of
+// the layers for multi-token prediction.
+double adapter_parameters(const Model& model, const ParallelPlan& plan, bool predictions = false);
 // Those of the embedding, of whose table a tied projection reads, and of the model's first layers
 // (ParallelPlan::frozen_layers); 0: none.
 double frozen_parameters(const Model& model, std::int64_t layers);
-// Of the adapters, or of the model's with rank 0, those in the matrices that Muon updates (ParallelPlan::optimizer).
-// `frozen`: without those of so many of its first layers.
-double matrix_parameters(const Model& model, std::int64_t rank, bool predictions = false, std::int64_t frozen = 0);
+// Of the plan's adapters, or of the model's that it does not freeze, those in the matrices that Muon updates
+// (ParallelPlan::optimizer).
+double matrix_parameters(const Model& model, const ParallelPlan& plan, bool predictions = false);
 
 }  // namespace ns_dist

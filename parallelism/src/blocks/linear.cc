@@ -72,12 +72,16 @@ class LinearLayer {
   }
 
  private:
+  // Outputs of the layers of the model's class that are one here.
+  std::vector<std::int64_t> outputs() const {
+    if (!layer_.products.empty()) return layer_.products;
+    const auto parts = static_cast<std::size_t>(std::max(1, layer_.readers));
+    return std::vector<std::int64_t>(parts, layer_.out / static_cast<std::int64_t>(parts));
+  }
+
   // A product with a bias is another operator (aten.addmm).
   void name_products() {
-    if (layer_.bias) return;
-    const int parts = std::max(1, layer_.readers);
-    step_.products = layer_.products;
-    if (step_.products.empty()) step_.products.assign(static_cast<std::size_t>(parts), layer_.out / parts);
+    if (!layer_.bias) step_.products = outputs();
   }
 
   // Autocast casts the hidden states for each layer that reads them, and the weights once a microbatch; the casts'
@@ -181,8 +185,10 @@ class LinearLayer {
       const WeightMatrix matrix{layer_.out, layer_.in, side_of(shared), false, layer_.sections};
       add_matrices(shape_, step_, matrix, layer_.groups);
     }
-    layer_.unquantized ? freeze_beside_adapters(shape_, step_)
-                       : adapt(shape_, step_, {layer_.rows, layer_.in, layer_.out, 0, shared});
+    if (layer_.unquantized) return freeze_beside_adapters(shape_, step_);
+    Adapter adapter{layer_.rows, layer_.in, layer_.out, 0, shared};
+    if (shape_.plan->separate_adapters) adapter.parts = outputs();
+    adapt(shape_, step_, adapter);
   }
 
   Call product(std::string text, std::int64_t m, std::int64_t n, std::int64_t k, GemmLayout layout,
@@ -267,24 +273,36 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
         product(suffix, {1, out, in, rows, GemmLayout::kTN, end}, {experts, rows, in, out, GemmLayout::kTN, end}));
     accumulate(shape, step.weight_gradient, step.name, std::max<std::int64_t>(1, experts) * out * in);
   };
-  const auto scale = [&](std::string_view suffix) {
-    return kernel(shape, concat(step.name, suffix), Elementwise{"scale", rows * layer.out, 1, 1, 1});
+  const auto scale = [&](std::string_view suffix, std::int64_t columns) {
+    return kernel(shape, concat(step.name, suffix), Elementwise{"scale", rows * columns, 1, 1, 1});
   };
-  const auto sum = [&](std::string_view suffix, std::int64_t columns) {
-    return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, 2, 1, 1});
+  const auto sum = [&](std::string_view suffix, std::int64_t columns, std::int64_t added = 1) {
+    const auto each = static_cast<double>(added);
+    return kernel(shape, concat(step.name, suffix), Elementwise{"add", rows * columns, each + 1, 1, each});
   };
-  std::vector<Call> behind = {forward(".lora_a", rank, layer.in), forward(".lora_b", layer.out, rank)};
-  // A compiler makes one kernel of factor and sum.
-  if (shape.plan->norm_library != Library::kCompiled) behind.push_back(scale(".lora.scale"));
-  behind.push_back(sum(".lora.add", layer.out));
-  const auto lora_a = insert_behind_kernels(step.forward, std::move(behind));
-  step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - lora_a) - 1;  // the second product's input
-  insert_behind_kernels(step.input_gradient,
-                        {scale(".lora.scale.backward"), input_gradient(".lora_b.dgrad", layer.out, rank),
-                         input_gradient(".lora_a.dgrad", rank, layer.in), sum(".lora.dgrad.add", layer.in)});
+  // A compiler makes one kernel of factor and sum, and one of all sums of gradients.
+  const bool compiled = shape.plan->norm_library == Library::kCompiled;
+  const std::int64_t parts = std::ssize(layer.parts);
+  std::vector<Call> behind, gradients;
   std::erase_if(step.weight_gradient, [](const Call& call) { return std::holds_alternative<Operator>(call.what); });
-  weight_gradient(".lora_b.wgrad", layer.out, rank);
-  weight_gradient(".lora_a.wgrad", rank, layer.in);
+  std::ptrdiff_t last_kept = 0;  // the second product's input
+  for (const std::int64_t out : layer.parts) {
+    last_kept = std::ssize(behind);
+    behind.push_back(forward(".lora_a", rank, layer.in));
+    behind.push_back(forward(".lora_b", out, rank));
+    if (!compiled) behind.push_back(scale(".lora.scale", out));
+    behind.push_back(sum(".lora.add", out));
+    gradients.push_back(scale(".lora.scale.backward", out));
+    gradients.push_back(input_gradient(".lora_b.dgrad", out, rank));
+    gradients.push_back(input_gradient(".lora_a.dgrad", rank, layer.in));
+    if (!compiled) gradients.push_back(sum(".lora.dgrad.add", layer.in));
+    weight_gradient(".lora_b.wgrad", out, rank);
+    weight_gradient(".lora_a.wgrad", rank, layer.in);
+  }
+  if (compiled) gradients.push_back(sum(".lora.dgrad.add", layer.in, parts));
+  const auto first = insert_behind_kernels(step.forward, std::move(behind));
+  step.calls_after_kept = static_cast<std::size_t>(step.forward.end() - first - last_kept) - 1;
+  insert_behind_kernels(step.input_gradient, std::move(gradients));
   const std::int64_t layers = std::max<std::int64_t>(1, experts);
   if (freezes_in_4_bits(*shape.plan)) {
     const std::int64_t weights = layers * layer.in * layer.out;
@@ -298,16 +316,18 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
     step.transient_backward += bytes;
     (experts == 0 ? step.in_4_bits.dense : step.in_4_bits.experts) = static_cast<double>(weights);
   }
-  const double low = bytes_of(shape, rows, rank);
+  const double low = bytes_of(shape, rows, parts * rank);
   step.kept_for_weight_gradient += low;
   step.output_gradient += low;
-  const double parameters = static_cast<double>(rank) * static_cast<double>(layer.in + layer.out);
+  const double parameters = static_cast<double>(rank) * static_cast<double>(parts * layer.in + layer.out);
   step.matrices.clear();
   step.adapters = {};
   (experts == 0 ? step.adapters.dense : step.adapters.experts) = parameters * static_cast<double>(layers);
   const auto whole_unless = [&](Split other) { return layer.weights == other ? side_of(other) : SplitSide::kNone; };
-  add_matrices(shape, step, {rank, layer.in, whole_unless(Split::kRow), experts > 0}, layers);
-  add_matrices(shape, step, {layer.out, rank, whole_unless(Split::kColumn), experts > 0}, layers);
+  add_matrices(shape, step, {rank, layer.in, whole_unless(Split::kRow), experts > 0}, parts * layers);
+  for (const std::int64_t out : layer.parts) {
+    add_matrices(shape, step, {out, rank, whole_unless(Split::kColumn), experts > 0}, layers);
+  }
 }
 
 }  // namespace ns_dist::blocks

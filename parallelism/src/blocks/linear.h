@@ -80,9 +80,12 @@ void freeze_beside_adapters(const Shape& shape, BlockStep& step);
 //
 // Under FrozenWeights::kNf4 a kernel makes the layer's weights before its product and before that of its input gradient
 // (bitsandbytes, autograd/_functions.py, MatMul4Bit), for this layer alone.
+//
+// `parts`: outputs of the layers that are one here and have an adapter each (ParallelPlan::separate_adapters).
 struct Adapter {
   std::int64_t rows = 1, in = 1, out = 1, experts = 0;
   Split weights = Split::kLocal;  // of the layer
+  std::vector<std::int64_t> parts = {out};
 };
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
 // Bytes of a weight in NF4: 4 bits, and 0.127 of its block's constants (QLoRA, arXiv 2305.14314, s. 3: an 8-bit

@@ -288,7 +288,7 @@ TEST(FrozenLayers, MuonUpdatesTheOthers) {
   plan.frozen_layers = 6;
   const double matrices = kLayerSize - 2 * kNormElements,
                others = 2 * 2 * kNormElements + kTableElements + kNormElements;
-  EXPECT_EQ(matrix_parameters(model, 0, false, 6), 2 * matrices);
+  EXPECT_EQ(matrix_parameters(model, {.frozen_layers = 6}), 2 * matrices);
   // Each rank has one layer's matrices.
   EXPECT_EQ(memory_budget(model, plan, training)->stages[0].optimizer / B, 8 * matrices + 12 * others / 2);
   plan.frozen_layers = 8;

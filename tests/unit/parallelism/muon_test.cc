@@ -90,17 +90,18 @@ TEST(Muon, RanksThatShareAMatrix) {
 TEST(Muon, WhichWeightsAreMatrices) {
   Model model = llama(3, 512, 8, 8, 2048);
   const double layers = 3 * (4 * 512 * 512 + 3 * 512 * 2048);
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), layers);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {}), layers);
   EXPECT_DOUBLE_EQ(model_parameters(model).total() - layers, 2 * 512 * 32000 + (2 * 3 + 1) * 512);
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 8), adapter_parameters(model, 8));  // adapters are matrices
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {.lora_rank = 8}),
+                   adapter_parameters(model, {.lora_rank = 8}));  // adapters are matrices
   // A layer that predicts a further token is one more, behind a projection of two hidden states.
   model.prediction_layers = 1;
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), layers);
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0, true), layers * 4 / 3 + 2 * 512 * 512);
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 8, true), adapter_parameters(model, 8, true));
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {}), layers);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {}, true), layers * 4 / 3 + 2 * 512 * 512);
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {.lora_rank = 8}, true), adapter_parameters(model, {.lora_rank = 8}, true));
   model.prediction_layers = 0;
   model.moe = Experts{8, 2, 1024, 0, 0, 0};
-  EXPECT_DOUBLE_EQ(matrix_parameters(model, 0), 3 * (4 * 512 * 512 + 8 * (3 * 512 * 1024) + 8 * 512));
+  EXPECT_DOUBLE_EQ(matrix_parameters(model, {}), 3 * (4 * 512 * 512 + 8 * (3 * 512 * 1024) + 8 * 512));
 }
 
 // One moment less of 4 bytes; ranks own whole matrices.
@@ -113,10 +114,10 @@ TEST(Muon, KeepsOneMoment) {
   };
   ParallelPlan adam{.zero = ZeroStage::kNone}, muon = adam;
   muon.optimizer = OptimizerKind::kMuon;
-  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 4 * matrix_parameters(model, 0));
+  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 4 * matrix_parameters(model, {}));
   muon.optimizer_state = MomentType::kBf16;
   adam.optimizer_state = MomentType::kBf16;
-  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 2 * matrix_parameters(model, 0));
+  EXPECT_DOUBLE_EQ(optimizer(adam) - optimizer(muon), 2 * matrix_parameters(model, {}));
 }
 
 // Of 4 layers with 4 matrices each on 4 ranks, each has one of each kind, so nothing is padded.
@@ -162,12 +163,12 @@ TEST(MatrixShares, LargestWorkFirst) {
 TEST(Muon, Buffers) {
   const Model model = llama(1, 512, 8, 8, 2048);
   ParallelPlan plan{.dp = 8, .optimizer = OptimizerKind::kMuon};
-  const double others = model_parameters(model).total() - matrix_parameters(model, 0);
+  const double others = model_parameters(model).total() - matrix_parameters(model, {});
   const double largest = 2 * 2048 * 512;  // gate and value
   EXPECT_DOUBLE_EQ(update_of(model, plan).bytes.at("gradients.reduce_scatter"), 4 * (others + 8 * largest));
   const auto gradients = [&] { return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest(); };
   EXPECT_DOUBLE_EQ(gradients().gradients / B, 4 * (others + 8 * largest));
-  EXPECT_DOUBLE_EQ(gradients().padding / B, (4 + 2) * (8 * largest - matrix_parameters(model, 0)));
+  EXPECT_DOUBLE_EQ(gradients().padding / B, (4 + 2) * (8 * largest - matrix_parameters(model, {})));
   plan.muon_buffers = MuonBuffers::kWhole;
   const Update whole = update_of(model, plan);
   EXPECT_DOUBLE_EQ(whole.bytes.at("gradients.all_reduce"), 4 * model_parameters(model).total());
@@ -223,7 +224,7 @@ TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
   ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
   plan.optimizer = OptimizerKind::kMuon;
   const Update update = update_of(model, plan);
-  const double part = 4 * matrix_parameters(model, 0) / 4;
+  const double part = 4 * matrix_parameters(model, {}) / 4;
   for (const char* way : {"optimizer.muon.momentum.all_to_all", "optimizer.muon.orthogonal.all_to_all"}) {
     EXPECT_DOUBLE_EQ(update.bytes.at(way), part) << way;
     EXPECT_EQ(update.nodes.at(way), 4) << way;  // two layers at a time
