@@ -1,8 +1,11 @@
+#include "muon.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ns_dist/memory.h"
 #include "ns_dist/parameters.h"
@@ -253,6 +256,69 @@ TEST(Muon, ManyRanksWaitForTheLargestMatrix) {
   ParallelPlan plan{.dp = 64, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
   plan.optimizer = OptimizerKind::kMuon;
   EXPECT_DOUBLE_EQ(update_of(model, plan, {64, 1, 512}).flops, 4 * flops(2 * 2048, 512));
+}
+
+// The last two of six layers are waited for as four are. Where three of four layers have a matrix, two layers have two.
+TEST(MatrixShares, OfLayersThatDoNotFillTheirBuckets) {
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  const WeightMatrix matrix{512, 512};
+  EXPECT_EQ(share_matrices({{matrix, 6 * 4}}, plan, 6).gathered, (Matrices{{matrix, 2 * 4}}));
+  EXPECT_EQ(share_matrices({{matrix, 12}}, plan, 16).imbalance, 4 / 2.0);
+}
+
+// DeepSpeed's ZeRO-2: two ranks that share one matrix update it once each.
+TEST(MatrixShares, OfOneMatrixOnTwoRanks) {
+  const ParallelPlan plan{.dp = 2, .zero = ZeroStage::kGradients, .optimizer = OptimizerKind::kMuon};
+  const MatrixShares shares = share_matrices({{{1024, 512}, 1}}, plan);
+  EXPECT_EQ(shares.updated, (Matrices{{{1024, 512}, 1}}));
+  EXPECT_EQ(shares.beyond, 1024 * 512 / 2);
+}
+
+// Bytes that kernels read and write, and FLOPs of their products.
+Work work_of(const std::vector<Call>& calls) {
+  Work sum;
+  for (const Call& call : calls) {
+    const Operator& op = std::get<Operator>(call.what);
+    const Work each = work_of(op);
+    sum.read += each.read, sum.written += each.written;
+    const Gemm* gemm = std::get_if<Gemm>(&op.kind);
+    if (gemm) sum.flops += 2.0 * static_cast<double>(gemm->batch * gemm->m * gemm->n * gemm->k) * FLOP;
+  }
+  return sum;
+}
+
+// A rank's part of the momentum is read with its gradient, twice: for its own sake, and for the step along both
+// (Nesterov). What a rank gathers is copied out of what came, and into what goes back. All is fp32.
+TEST(Muon, PartsAreReadAndCopied) {
+  const Model model = llama(1, 512, 8, 8, 2048);
+  const ParallelPlan plan{.optimizer = OptimizerKind::kMuon};
+  const Shape shape(model, plan, {1, 1, 512});
+  const double all = 1024 * 512, part = all / 4;
+  const WeightMatrix matrix{1024, 512};
+  const MuonParts parts = muon_parts(shape, matrix, 4, DType::kFp32, DType::kFp32);
+  const Work momentum = work_of(parts.momentum), update = work_of(parts.update);
+  EXPECT_EQ(momentum.read, 4 * (2 + 2) * part * B);
+  EXPECT_EQ(momentum.written, 4 * (1 + 1) * part * B);
+  EXPECT_EQ(update.read, 4 * (1 + 2) * part * B);  // decay; weight and step
+  EXPECT_EQ(update.written, 4 * (1 + 1) * part * B);
+  // Of a whole matrix, what is not of its orthogonalization: momentum, decay and step.
+  const Work whole = work_of(muon_update(shape, matrix, DType::kFp32, DType::kFp32)),
+             orthogonal = work_of(parts.orthogonal);
+  EXPECT_EQ(orthogonal.read - whole.read, 4 * (2 - 5) * all * B);
+  EXPECT_EQ(orthogonal.written - whole.written, 4 * (2 - 3) * all * B);
+  EXPECT_EQ(orthogonal.flops, whole.flops);
+}
+
+// Experts of one tensor are multiplied together, each with its own matrix.
+TEST(Muon, ExpertsOfOneTensorAreAsManyProducts) {
+  const Model model = llama(1, 512, 8, 8, 2048);
+  const ParallelPlan plan{.optimizer = OptimizerKind::kMuon};
+  const Shape shape(model, plan, {1, 1, 512});
+  WeightMatrix expert{1024, 512, SplitSide::kNone, true};
+  expert.batch = 8;
+  const std::vector<Call> calls = muon_update(shape, expert, DType::kFp32, DType::kFp32);
+  EXPECT_EQ(work_of(calls).flops, 8 * flops(1024, 512) * FLOP);
 }
 
 // Without an update nothing is a matrix: memory is that of Adam.
