@@ -60,6 +60,11 @@ TEST(Ring, CrossesEachNodesBorderOnce) {
   EXPECT_NEAR(ring("ll"), (6.6 + 28 * 1.0 + 3 * 2.7 + 13) * kUs, 1e-9);
   EXPECT_NEAR(ring("ll128"), (14 + 28 * 1.9 + 3 * 4.0 + 13) * kUs, 1e-9);
   EXPECT_NEAR(ring("simple"), (8.4 + 28 * 3.4 + 3 * 14 + 13) * kUs, 1e-9);
+  // Links whose hops would take half a microsecond less.
+  Cluster quick = dgx_h100();
+  quick.levels[0].fabric.latency = 0.1 * us;
+  const Collective gather = call(CollectiveKind::kAllGather, kTiny, {{32, 1}});
+  EXPECT_NEAR(seconds("ring", "simple", gather, quick), (8.4 + 28 * 3.0 + 3 * 14 + 13) * kUs, 1e-9);
 }
 
 // With one rank in each node nothing hides the network: its hops take as long as those of trees, and the device's 2.7.

@@ -86,6 +86,10 @@ TEST(NetworkModel, RingsThroughAHostSendAtOnce) {
   const Seconds gather = model->forecast({CollectiveKind::kAllGather, 8 * 16 * MiB, {0, {{8, 1}}}})->latency;
   EXPECT_EQ(model->forecast(step)->latency, gather / 7);
   EXPECT_GT(gather / 7, 2 * alone);
+  const Seconds of_three = model->forecast({CollectiveKind::kAllGather, 3 * 16 * MiB, {0, {{3, 1}}}})->latency;
+  step = {CollectiveKind::kSendRecv, 16 * MiB, {0, {{2, 1}}}};
+  step.ring = {3, 1};
+  EXPECT_EQ(model->forecast(step)->latency, of_three / 2);
 }
 
 // Racks of 72 GPUs have a network as wide as they are, and corrections for each of the two were measured on other

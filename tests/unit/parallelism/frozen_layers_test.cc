@@ -293,6 +293,9 @@ TEST(FrozenLayers, MuonUpdatesTheOthers) {
   EXPECT_EQ(memory_budget(model, plan, training)->stages[0].optimizer / B, 8 * matrices + 12 * others / 2);
   plan.frozen_layers = 8;
   EXPECT_EQ(memory_budget(model, plan, training)->stages[0].optimizer / B, 12 * (kTableElements + kNormElements) / 2);
+  // Under FSDP2 parts travel two trained layers at a time.
+  plan.frozen_layers = 4, plan.zero = ZeroStage::kParameters, plan.zero_library = ZeroLibrary::kFsdp2;
+  EXPECT_EQ(frozen_runs(model, plan, training).of("optimizer.muon.momentum.all_to_all"), 4 / 2);
 }
 
 // In 8 bits, a frozen layer has the operands of its forward products alone; trained ones have a transposed copy, too.

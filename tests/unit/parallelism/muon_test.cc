@@ -310,6 +310,46 @@ TEST(Muon, PartsAreReadAndCopied) {
   EXPECT_EQ(orthogonal.flops, whole.flops);
 }
 
+// Of six experts on four ranks the busiest has two.
+TEST(MatrixShares, OfExpertsThatRanksDoNotDivide) {
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  WeightMatrix expert{1024, 512, SplitSide::kNone, true};
+  const MatrixShares shares = share_matrices({{expert, 3 * 6}}, plan, 3, 6);
+  expert.batch = 2;
+  EXPECT_EQ(shares.updated, (Matrices{{expert, 3}}));
+}
+
+// Expert parallelism leaves a rank two of eight experts, which four replicas share: two of these gather one each.
+TEST(Muon, ExpertsOfARankTravelToSomeOfItsReplicas) {
+  Model model = llama(2, 512, 8, 8, 2048);
+  model.moe = Experts{8, 2, 1024, 0, 0, 0};
+  ParallelPlan plan{.dp = 16, .ep = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
+  plan.optimizer = OptimizerKind::kMuon;
+  const auto program = plan_program(model, plan, {16, 1, 512});
+  ASSERT_TRUE(program) << to_text(program.error());
+  int found = 0;
+  for (std::size_t i = 0; i < program->works.size(); ++i) {
+    if (!program->works[i].name.starts_with("optimizer.muon.experts.")) continue;
+    const Collective& exchange = std::get<Collective>(program->works[i].work);
+    EXPECT_EQ(exchange.group.size(), 4);
+    EXPECT_EQ(exchange.imbalance, 4 / 2.0);
+    ++found;
+  }
+  EXPECT_EQ(found, 2);  // there and back
+}
+
+// DeepSpeed's ZeRO-2: a momentum of 4 bytes of a rank's part of the matrices, and of one matrix more.
+TEST(Muon, FlatPartsKeepTheMomentumOfOneMatrixMore) {
+  const Model model = llama(8, 512, 8, 8, 2048);
+  const auto optimizer = [&](OptimizerKind kind) {
+    ParallelPlan plan{.dp = 4, .zero = ZeroStage::kGradients, .optimizer = kind};
+    return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer / B;
+  };
+  const double part = matrix_parameters(model, 0) / 4, largest = 2 * 2048 * 512;  // gate and value
+  EXPECT_DOUBLE_EQ(optimizer(OptimizerKind::kAdam) - optimizer(OptimizerKind::kMuon), 4 * (part - largest));
+}
+
 // Experts of one tensor are multiplied together, each with its own matrix.
 TEST(Muon, ExpertsOfOneTensorAreAsManyProducts) {
   const Model model = llama(1, 512, 8, 8, 2048);
