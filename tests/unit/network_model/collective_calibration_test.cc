@@ -83,6 +83,23 @@ TEST(CollectiveCalibration, RowsThatContradictEachOtherAreNamed) {
             "takes 1.35 times as long as another (mine.csv:18, mine.csv:7)");
 }
 
+// All-to-alls whose busiest rank receives more take longer, and contradict no others of their size.
+TEST(CollectiveCalibration, UnevenRowsContradictNoEvenOnes) {
+  CollectiveForecaster forecaster([](auto, auto) -> Result<Cluster> { return dgx(); });
+  std::vector<MeasuredCollective> rows;
+  for (const double imbalance : {1.0, 2.0}) {
+    for (const double mib : {1, 16, 256}) {
+      CollectiveRow row;
+      row.cluster = "dgx-h100", row.kind = CollectiveKind::kAllToAll, row.ranks = 8, row.size = mib * units::MiB;
+      row.imbalance = imbalance;
+      row.latency_ms = forecaster.forecast(row)->forecast.latency / units::ms;
+      rows.push_back({row, fmt::format("mine.csv:{}", rows.size() + 2)});
+    }
+  }
+  ASSERT_GT(*rows[5].row.latency_ms, 1.5 * *rows[2].row.latency_ms);
+  EXPECT_THAT(calibrated(rows).notes, ElementsAre());
+}
+
 // One collective in another unit is no measurement of it; nor is what no link allows.
 TEST(CollectiveCalibration, WhatCannotBeIsLeftOut) {
   const CollectiveCalibration unit = calibrated(measured([](std::size_t i) { return i < 8 ? 1000. : 1.2; }));
@@ -107,6 +124,18 @@ TEST(CollectiveCalibration, FewSizesAreLeftOut) {
   ASSERT_EQ(found.notes.size(), 1U);
   EXPECT_THAT(found.notes[0], HasSubstr("all_reduce of 8 ranks: 2 sizes, and a correction needs 3"));
   for (const CalibrationCurve& curve : found.curves.curves) EXPECT_EQ(curve.kind, CollectiveKind::kAllGather);
+  // Rows that name full nodes are of the same groups as rows that say nothing.
+  std::vector<MeasuredCollective> named = measured([](std::size_t) { return 1.3; });
+  named.erase(named.begin() + 4, named.end());
+  for (std::size_t i = 0; i < 4; i += 2) named[i].row.gpus_per_node = 8;
+  EXPECT_EQ(calibrated(named).rows, 4U);
+  // A barrier has one size.
+  MeasuredCollective barrier = named[0];
+  barrier.row.kind = CollectiveKind::kBarrier, barrier.row.size = Bytes();
+  named.push_back(barrier);
+  const CollectiveCalibration with_barrier = calibrated(named);
+  EXPECT_EQ(with_barrier.rows, 5U);
+  EXPECT_THAT(with_barrier.notes, ElementsAre());
   rows.resize(2);
   const auto refused = calibrate_collectives(dgx(), rows, "mine.csv");
   ASSERT_FALSE(refused);

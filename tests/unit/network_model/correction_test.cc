@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "algorithms.h"
+#include "clusters.h"
+#include "estimate.h"
+#include "links.h"
+#include "topology.h"
+
 namespace ns_dist::network {
 namespace {
 
@@ -60,6 +66,26 @@ TEST(Correction, FasterLinksSaveNoMoreThanTheirShare) {
       last = now;
     }
   }
+}
+
+// Ports of 25 GB/s, on a curve of ports of 50 that rises by a factor of e just above what these took: a long all-reduce
+// takes twice as long here, no more.
+TEST(Correction, SlowerPortsTakeNoMoreThanTheirShare) {
+  const Cluster cluster = test::dgx_a100();
+  const Collective sum{CollectiveKind::kAllReduce, 128 * units::MiB, {0, {{16, 8}}}};
+  const Topology topology = *Topology::of(cluster);
+  const Placement placement = *place(topology, sum);
+  const std::vector<Link> links = links_of(cluster);
+  const Call call = call_of(sum, placement, links.data());
+  const Choice choice = choose(call, {}, Transport::kMessages);
+  const double modeled = choice.cost.time();
+  Correction::Knots knots{};
+  for (std::size_t k = 0; k < kKnots; ++k) knots[k] = time_at(static_cast<double>(k)) > 0.75 * modeled ? 1 : 0;
+  Corrected corrected;
+  corrected.correction = Correction(knots);
+  EXPECT_GT(corrected.correction.apply(modeled), 2 * modeled);
+  corrected.link = 2 * links[1].peak;
+  EXPECT_NEAR(corrected_time(call, {}, Transport::kMessages, choice, &corrected) / modeled, 1, 0.05);
 }
 
 TEST(Correction, StepRaisesEverythingBeyondIt) {

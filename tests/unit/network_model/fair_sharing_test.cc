@@ -142,5 +142,19 @@ TEST(Footprint, CountsCopiesOfTokensForNodes) {
   EXPECT_NEAR(bytes(1), parts_reached(routing, 8) * 7 / 8 * tokens, 1e-3);
 }
 
+// Two ports of 25 GB/s (0.94 reached) have two channels each, on a PCIe that passes both. One that fills less than a
+// port (0.75 of 16 GB/s) leaves the other one idle.
+TEST(Footprint, PortsThatPcieCannotFillHaveNoChannels) {
+  Cluster cluster = test::dgx_a100();
+  cluster.levels[1].nics_per_gpu = 2;
+  const auto channels = [&](double pcie) {
+    cluster.gpu.pcie_bandwidth = pcie * GB / s;
+    return footprint(cluster, {CollectiveKind::kAllReduce, 64 * MB, {0, {{2, 8}}}}, 1 * s)->channels;
+  };
+  EXPECT_DOUBLE_EQ(channels(64), 4);
+  EXPECT_DOUBLE_EQ(channels(32), 2 * 0.75 * 32 / (0.94 * 25));
+  EXPECT_DOUBLE_EQ(channels(16), 2);
+}
+
 }  // namespace
 }  // namespace ns_dist

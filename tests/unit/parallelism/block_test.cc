@@ -550,6 +550,11 @@ TEST(Operators, ExchangedTokensAreKept) {
   EXPECT_THAT(names(step(layer, "moe.fc1").repeated), ElementsAre("moe.fc1"));
   EXPECT_THAT(step(layer, "moe.fc2").repeated, IsEmpty());
   EXPECT_THAT(step(layer, "moe.combine").repeated, IsEmpty());
+  // The busiest rank gets more tokens, and keeps them.
+  plan.expert_imbalance = {1.5};
+  const Block uneven = layer_block(Shape(model, plan, {8, 1, 4096, Precision::kBf16}), layer_kinds(model).kinds[0]);
+  EXPECT_DOUBLE_EQ(step(uneven, "moe.dispatch").kept_outputs, 1.5 * 2.0 * 4096 * 2 * 4096);
+  plan.expert_imbalance = {};
   // Shared experts between the exchange and the sum read other tokens.
   model.moe->shared_experts = 1, model.moe->shared_expert_ffn = 1024;
   const Block shared = layer_block(Shape(model, plan, {8, 1, 4096, Precision::kBf16}), layer_kinds(model).kinds[0]);
@@ -1470,6 +1475,20 @@ TEST(StepFlops, AreThoseOfTheLiteratureWithoutBiases) {
   EXPECT_NEAR((flops.hardware - less.hardware) / FLOP / (8 * B * s * l * h * h), 1, 1e-12);
   // A causal mask hides s (s - 1) / 2 of s^2 scores: of 12 B s^2 l h, 6 B s (s - 1) l h.
   EXPECT_NEAR((flops.model - flops.causal) / FLOP / (6 * B * s * (s - 1) * l * h), 1, 1e-12);
+}
+
+// Which products run again depends on their format: where the first layer and the last three are in 16 bits, those of a
+// model in 16 bits; where two of four are, half of these and half of those in 8 bits.
+TEST(StepFlops, OfOperatorsThatRunAgainFollowTheFormatOfTheirLayer) {
+  const auto again = [](Precision precision, std::int64_t first, std::int64_t last) {
+    const ParallelPlan plan{.recompute = Recompute::kOperators, .bf16_first_layers = first, .bf16_last_layers = last};
+    const StepFlops flops = step_flops(llama(4, 512, 8, 2, 1536), plan, {1, 1, 1024, precision});
+    return (flops.hardware - flops.model) / FLOP;
+  };
+  const double in_16_bits = again(Precision::kBf16, 0, 0), in_8_bits = again(Precision::kFp8, 0, 0);
+  ASSERT_LT(in_16_bits, in_8_bits);
+  EXPECT_NEAR(again(Precision::kFp8, 1, 3) / in_16_bits, 1, 1e-12);
+  EXPECT_NEAR(again(Precision::kFp8, 1, 1) / ((in_16_bits + in_8_bits) / 2), 1, 1e-12);
 }
 
 // Qwen3 (arXiv 2505.09388, s.2): a norm of each head's queries and of each head's keys, whose weights all heads share.

@@ -535,6 +535,12 @@ TEST(Memory, NcclHoldsBuffersForEachGroupOfRanks) {
   const Bytes trains = buffers(shared);
   shared.passes = Passes::kForward;
   EXPECT_EQ(trains - buffers(shared), group) << "the norm's";
+  // The largest values of 8-bit products are those of all ranks of a stage (TransformerEngine's delayed scaling).
+  const auto in_8_bits = [&](bool delayed) {
+    const ParallelPlan plan{.dp = 8, .zero = ZeroStage::kNone, .delayed_scaling = delayed};
+    return memory_budget(gpt(8, 1024, 16), plan, {16, 1, 512, Precision::kFp8})->stages[0].communicators;
+  };
+  EXPECT_EQ(in_8_bits(true) - in_8_bits(false), group);
   // What PyTorch counts has none of it.
   const StageMemory memory = memory_budget(model, {.dp = 16, .ep = 16}, training)->stages[0];
   EXPECT_EQ(memory.device(), memory.reserved() + StageMemory::kContext + memory.communicators);
