@@ -179,6 +179,16 @@ TEST(Muon, Buffers) {
   EXPECT_EQ(gradients().padding, Bytes());
 }
 
+// Where no buffer is divided, the rank that updates the largest table has little else: that of the embeddings of all
+// layers.
+TEST(Muon, OneRankHasTheLargestTable) {
+  Model model = llama(3, 512, 8, 8, 1024);
+  model.per_layer_embeddings = PerLayerEmbeddings{.width = 64, .vocabulary = 262144};
+  const ParallelPlan plan{.dp = 8, .optimizer = OptimizerKind::kMuon, .muon_buffers = MuonBuffers::kWhole};
+  const Bytes optimizer = memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer;
+  EXPECT_DOUBLE_EQ(optimizer / B, 12 * 3.0 * 64 * 262144);
+}
+
 // DeepSpeed's ZeRO-2: equal parts of all matrices, and one matrix more, whose momentum is whole.
 TEST(MatrixShares, OfFlatParts) {
   const Matrices matrices = {{{1024, 512}, 8}, {{512, 512}, 8}};

@@ -770,5 +770,40 @@ TEST(Recomputation, OfSomeLayersKeepsTheOthers) {
   EXPECT_NEAR((flops.hardware - flops.model) / (whole.hardware - whole.model), 1.0 / 4, 1e-12);
 }
 
+// Weights that stay until the backward pass are gathered forward alone (plan/reshard=off); gradients are reduced all
+// the same.
+TEST(LayerExchanges, OfWeightsThatStay) {
+  const Model model = llama(2, 512, 8, 8, 2048);
+  ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters};
+  const auto backward = [&] {
+    PlanCache cache;
+    std::vector<CollectiveKind> kinds;
+    const LayerExchanges exchanges = layer_exchanges(model, plan, {4, 1, 512}, cache);
+    for (const Collective& each : exchanges.kinds.at(0).backward) kinds.push_back(each.kind);
+    return kinds;
+  };
+  EXPECT_EQ(backward(), (std::vector{CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}));
+  plan.reshard = false;
+  EXPECT_EQ(backward(), std::vector{CollectiveKind::kReduceScatter});
+}
+
+// A ring of 8 context-parallel ranks waits for its slowest link: between its halves.
+TEST(ContextRings, TheirMessagesLeadFromOneHalfToTheOther) {
+  const Model model = llama(2, 512, 8, 8, 2048);
+  const ParallelPlan plan{.tp = 2, .cp = 8, .cp_comm = ContextExchange::kRing, .sequence_parallel = true};
+  const auto program = plan_program(model, plan, {1, 1, 8192, Precision::kBf16});
+  ASSERT_TRUE(program) << to_text(program.error());
+  int messages = 0;
+  for (std::size_t i = 0; i < program->works.size(); ++i) {
+    const auto* message = std::get_if<Collective>(&program->works[i].work);
+    if (message == nullptr || message->kind != CollectiveKind::kSendRecv) continue;
+    EXPECT_EQ(message->group, (RankGroup{0, {{2, 2 * 8 / 2}}}));
+    EXPECT_EQ(message->ring.count, 8);
+    EXPECT_EQ(message->ring.stride, 2);
+    ++messages;
+  }
+  EXPECT_GT(messages, 0);
+}
+
 }  // namespace
 }  // namespace ns_dist

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "ns_dist/simulator.h"
 #include "support/simulator_fakes.h"
 
@@ -78,6 +80,31 @@ TEST(GroupPlaces, AStepWaitsForTheSlowestReplica) {
   const double inside = tensor_time(4, 6);
   EXPECT_GT(inside, 0);
   EXPECT_NEAR(tensor_time(6, 4), 3 * inside, 1e-6) << "ranks 4 to 7 lie 2 + 2";
+}
+
+// Of stages of 4 ranks on nodes of 8, two neighbors lie in a node and the next ones do not.
+TEST(GroupPlaces, SomeMessagesLeaveTheNode) {
+  const FakeCompute compute([](const Operator&) { return 1 * units::ms; });
+  const FakeNetwork network([](const Collective& call) {
+    if (call.kind != CollectiveKind::kSendRecv) return 1 * units::us;
+    const Rank first = call.group.first, last = first + call.group.strides[0].stride;
+    return first / 8 == last / 8 ? 1 * units::ms : 2 * units::ms;
+  });
+  Scenario scenario = small_scenario();
+  scenario.plan = {.tp = 4, .pp = 4, .sequence_parallel = true};
+  const auto prediction = predict(scenario, Session(compute, network));
+  ASSERT_TRUE(prediction) << to_text(prediction.error());
+  int messages = 0;
+  for (std::size_t work = 0; work < prediction->program.works.size(); ++work) {
+    const auto* message = std::get_if<Message>(&prediction->program.works[work].work);
+    if (message == nullptr) continue;
+    const bool leaves = std::min(message->from_stage, message->to_stage) == 1;  // of nodes of two stages
+    const auto& forecasts = prediction->costs.row(static_cast<std::size_t>(message->from_stage)).forecasts;
+    EXPECT_EQ(forecasts[work].latency, leaves ? 2 * units::ms : 1 * units::ms)
+        << message->from_stage << message->to_stage;
+    ++messages;
+  }
+  EXPECT_EQ(messages, 2 * 3);
 }
 
 }  // namespace
