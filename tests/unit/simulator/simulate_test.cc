@@ -385,6 +385,49 @@ TEST(Simulate, FindsTheChangeThatHelps) {
   EXPECT_FALSE(report.improvements[0].at_most);
 }
 
+// Whether some advice sets a field to this.
+bool advises(const Report& report, const Assignment& what) {
+  return std::any_of(report.improvements.begin(), report.improvements.end(), [&](const Improvement& each) {
+    return std::find(each.set.begin(), each.set.end(), what) != each.set.end();
+  });
+}
+
+// Of a vocabulary of 501 x 64, tensor-parallel ranks have 8,016 columns each, which is no multiple of 64.
+TEST(Simulate, AdvisesToPadWhatARankHasOfTheVocabulary) {
+  Scenario scenario = small_scenario();
+  scenario.model.vocabulary = 501 * 64;
+  scenario.plan.tp = 4, scenario.plan.vocabulary_multiple = 1;
+  const FakeCompute compute([](const Operator& op) {
+    const auto* gemm = std::get_if<Gemm>(&op.kind);
+    return gemm != nullptr && (gemm->m % 64 != 0 || gemm->n % 64 != 0 || gemm->k % 64 != 0) ? 1 * s : 1 * ms;
+  });
+  EXPECT_TRUE(advises(simulated(scenario, compute, kFreeNetwork), {"plan/vocabulary_multiple", "64"}));
+}
+
+// Whole replicas are in no groups.
+TEST(Simulate, AdviceToShareNothingLeavesTheGroupsOut) {
+  Scenario scenario = small_scenario();
+  scenario.plan.zero = ZeroStage::kParameters, scenario.plan.dp = 16, scenario.plan.shard = 4;
+  const FakeNetwork network(
+      [](const Collective& call) { return call.kind == CollectiveKind::kAllReduce ? Seconds() : 100 * ms; });
+  const Report report = simulated(scenario, equal_layers(scenario.model), network);
+  EXPECT_TRUE(advises(report, {"plan/zero", "0"}));
+  EXPECT_TRUE(advises(report, {"plan/shard", "0"}));
+}
+
+// DeepEP sends a token to one rank of an expert, so that tensor parallelism divides none.
+TEST(Simulate, AdvisesDeepEpWithWholeExperts) {
+  Scenario scenario = small_scenario();
+  scenario.model.moe = Experts{16, 4, 1024, 0, 0, 0};
+  scenario.plan.tp = scenario.plan.dp = scenario.plan.ep = 2, scenario.plan.sequence_parallel = true;
+  const FakeNetwork network([](const Collective& call) {
+    return call.kind == CollectiveKind::kAllToAll && call.routing.experts == 0 ? 1 * s : 1 * us;
+  });
+  const Report report = simulated(scenario, equal_layers(scenario.model), network);
+  EXPECT_TRUE(advises(report, {"plan/expert_dispatch", "deepep"}));
+  EXPECT_TRUE(advises(report, {"plan/etp", "1"}));
+}
+
 // Whoever has a plan that does not fit is not told of changes that do not fit either.
 TEST(Simulate, AdvisesOnlyWhatFits) {
   Scenario scenario = small_scenario();
@@ -1463,6 +1506,16 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("above 2 changes nothing: a stage holds at most 2 trained")));
   frozen.plan.frozen_layers = 4, frozen.plan.offload_activations = 0, frozen.plan.recompute = Recompute::kFull;
   EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("plan/recompute=full changes nothing: plan/frozen_layers is")));
+  frozen.plan.offload_activations = 1, frozen.plan.recompute = Recompute::kNone;
+  const Report offloads = simulated(frozen, equal_layers(frozen.model), kFreeNetwork);
+  EXPECT_EQ(std::count_if(offloads.warnings.begin(), offloads.warnings.end(),
+                          [](const Warning& each) { return each.message.find("offload") != std::string::npos; }),
+            1)
+      << "what keeps nothing is told of once";
+  frozen.plan.offload_activations = 0, frozen.plan.recompute = Recompute::kFull;
+  frozen.model.prediction_layers = 1, frozen.training.mtp = true;
+  EXPECT_THAT(messages(frozen), ::testing::IsEmpty()) << "layers that predict further tokens are trained";
+  frozen.model.prediction_layers = 0, frozen.training.mtp = false;
   frozen.plan.recompute = Recompute::kNone, frozen.plan.passes = Passes::kForward;
   EXPECT_THAT(messages(frozen), ElementsAre(HasSubstr("plan/frozen_layers=4 changes nothing: no backward pass")));
 }
