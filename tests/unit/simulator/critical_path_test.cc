@@ -137,6 +137,10 @@ TEST(StepInterval, MoreGpusThanAnyComparedStepAreLessCertain) {
     EXPECT_EQ(all.below, unexplained(scenario).below);
     EXPECT_EQ(all.above, unexplained(scenario).above);
     EXPECT_EQ(all.between, unexplained(scenario).between);
+    // Four times as many are half of the way.
+    scenario.compared_with = "22 runs on B200";
+    EXPECT_NEAR(on(4 * 6'144).below, (compared.below + all.below) / 2, 1e-12);
+    EXPECT_NEAR(on(4 * 6'144).above, (compared.above + all.above) / 2, 1e-12);
   }
 }
 

@@ -156,6 +156,9 @@ TEST(WhatIf, AbsentPartsChangeNothing) {
   EXPECT_EQ((*one)[0].change, 0);
   EXPECT_TRUE((*one)[0].fits);
   EXPECT_LT((*one)[1].change, 0);
+  // A GPU's PCIe port, whose payload is 0.75 of 64 GB/s, stands before the network of several nodes alone.
+  EXPECT_EQ((*one)[0].name, "bandwidth between nodes");
+  EXPECT_EQ(changed(scenario(), "inter-bandwidth x2").name, "bandwidth between nodes (PCIe port 48 GB/s)");
   const auto both = what_if(alone, *read_part_changes("inter-bandwidth x2, hbm x2, kernels x2"));
   ASSERT_EQ(both->size(), 4u);
   EXPECT_LT(both->back().step, (*both)[1].step);

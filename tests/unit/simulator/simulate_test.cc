@@ -815,6 +815,24 @@ TEST(Simulate, ARemedyOfGroupsOfReplicasIsLargerGroups) {
                           [](const Assignment& each) { return each.field == "plan/shard"; }));
 }
 
+// Of more replicas than matrices, padded buffers are many times as large as what is in them.
+TEST(Simulate, ARemedyOfPaddedBuffersIsWholeOnes) {
+  Scenario scenario = small_scenario();
+  scenario.framework_only = {{"plan/tp", {"1"}}, {"plan/pp", {"1"}}, {"plan/recompute", {"none"}}};
+  scenario.plan.dp = 128, scenario.plan.optimizer = OptimizerKind::kMuon;
+  scenario.training.global_batch = 128;
+  const auto needed = [&](MuonBuffers buffers) {
+    ParallelPlan plan = scenario.plan;
+    plan.muon_buffers = buffers;
+    return memory_budget(scenario.model, plan, scenario.training)->device();
+  };
+  scenario.cluster.gpu.memory = 0.5 * (needed(MuonBuffers::kPadded) + needed(MuonBuffers::kWhole));
+  const Report report = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_TRUE(report.remedy);
+  const Assignment whole = {"plan/muon_buffers", "whole"};
+  EXPECT_EQ(std::count(report.remedy->set.begin(), report.remedy->set.end(), whole), 1);
+}
+
 TEST(Simulate, WarnsOfWhatDeservesIt) {
   Scenario scenario = small_scenario();
   scenario.model.layers = 6;
