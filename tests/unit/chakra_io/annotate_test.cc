@@ -576,5 +576,16 @@ TEST(Annotate, SymbolicTracesAreForecastByTheirTensors) {
   EXPECT_EQ(kernel_work(product)->operators, (std::vector{Operator{Gemm{.m = 64, .n = 16, .k = 32}, DType::kBf16}}));
 }
 
+// The first of three kernels in a row hides 50 of the 100 ns in which the host launches it and what comes before it
+// looks at its result. The other two end 130 ns later: of 100 ns of launches, one of 10 ns is not hidden.
+TEST(HostWait, ARowOfKernelsBehindAReadHidesItsLaunches) {
+  const HostWait wait{.launched = {1, 2, 3},
+                      .dependencies = {0, 1, 0, 1, 1},
+                      .read_before = {1},
+                      .launches_ns = {100, 100},
+                      .launch_ns = 10};
+  EXPECT_EQ(wait_ns(wait, std::vector<double>{50, 60, 70}), 50 + 10);
+}
+
 }  // namespace
 }  // namespace ns_dist

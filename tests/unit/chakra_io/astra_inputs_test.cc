@@ -73,6 +73,18 @@ TEST(AstraInputs, SystemHasWhatTheSimulatorLeavesUninitialized) {
   EXPECT_EQ(system["local-mem-bw"], 1e9);  // 0 would make every kernel endless
 }
 
+// Chunks of a collective, and how many of them are under way at a time.
+TEST(AstraInputs, SplitsAndActiveChunksHaveKeysOfTheirOwn) {
+  const ScratchFolder folder;
+  const Cluster cluster = cluster_of(FabricKind::kNvswitch, 0);
+  AstraSystem system = *to_astra(cluster, 16);
+  system.splits = 8, system.active_chunks = 2;
+  ASSERT_TRUE(write_astra_inputs(cluster, 16, {.directory = folder.path()}, system));
+  const auto written = nlohmann::json::parse(read_text(folder.path() / "system.json"));
+  EXPECT_EQ(written["preferred-dataset-splits"], 8);
+  EXPECT_EQ(written["active-chunks-per-dimension"], 2);
+}
+
 // The command of the README is one for a shell, whatever the prefix is.
 TEST(AstraInputs, ThePrefixIsOneWord) {
   const ScratchFolder folder;

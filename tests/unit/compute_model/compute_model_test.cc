@@ -265,6 +265,20 @@ TEST(ComputeModel, NothingIsCalledMeasuredThatWasNot) {
   }
 }
 
+// Of 16 bits on AMD's GPUs no stream was measured in training: on MI210 copies took up to 2.3 times the forecast, and
+// softmax 2 to 3.8 times.
+TEST(ComputeModel, StreamsOnAmdAreUncertain) {
+  const auto model = catalog_model("mi300x", Mode::kSustained);
+  const auto above = [&](const OperatorKind& kind) {
+    const Forecast forecast = *model->forecast({kind, DType::kBf16});
+    EXPECT_TRUE(forecast.extrapolated);
+    return forecast.high / forecast.latency;
+  };
+  EXPECT_GE(above(Copy{1 * GB}), 2.3);
+  EXPECT_GE(above(Softmax{.rows = 1 << 16, .columns = 1 << 12}), 3.3);
+  EXPECT_GE(above(Normalization{.rows = 1 << 16, .columns = 1 << 12}), 3.3);
+}
+
 // Exponentials of B200: 16 a clock and SM, as many in FP8.
 TEST(ComputeModel, ShortFormatsSpeedUpTheProductsOfAttentionAlone) {
   const auto model = catalog_model("b200-sxm", Mode::kBurst);
@@ -487,9 +501,11 @@ TEST(ComputeModel, AMaskMakesTrainingsAttentionNoSlower) {
                             .head_dim = head,
                             .value_dim = head,
                             .library = Library::kFlash2};
-        const double causal = milliseconds(*model, {attention});
+        const Forecast causal = *model->forecast({attention});
         attention.causal = false;
-        EXPECT_LE(causal, milliseconds(*model, {attention})) << gpu << " " << length << " " << head;
+        EXPECT_LE(causal.latency, model->forecast({attention})->latency) << gpu << " " << length << " " << head;
+        if (length == 256) continue;
+        EXPECT_LT(causal.low, causal.latency) << gpu << " " << length << " " << head;
       }
     }
   }

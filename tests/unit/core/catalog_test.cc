@@ -440,7 +440,11 @@ TEST_F(CatalogTest, AUsualMachineHasTheLinksOfItsGpu) {
   Cluster server = *catalog_.cluster("l40s-server");
   server.levels.front().fabric.bandwidth *= 2;
   EXPECT_THAT(warning_of(server), HasSubstr("gives a GPU 64 GB/s, but l40s has links of 32 GB/s"));
+  // Bridges are the machine's.
   Cluster bridged = *catalog_.cluster("a40-bridged");
+  Gpu half = bridged.gpu;
+  half.scale_up->bandwidth /= 2;
+  EXPECT_EQ(with_gpu(bridged, half).levels.front(), bridged.levels.front());
   bridged.levels.front().size = 8;
   EXPECT_THAT(warning_of(bridged), HasSubstr("joins 2 GPUs at most, here 8"));
   Cluster without = *faster;
