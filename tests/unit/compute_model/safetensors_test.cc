@@ -231,6 +231,15 @@ TEST(KernelWeights, CarryWhatTheCatalogSays) {
   }
 }
 
+// The rate of fp64 changes no kernel of a training. What a FLOP costs does: power limits the clock.
+TEST(DataSheet, GpusOfAnotherEnergyRunKernelsOtherwise) {
+  Gpu other = a100();
+  other.id = "mine", other.tensor[DType::kFp64] = 0.5 * other.tensor[DType::kFp64];
+  EXPECT_TRUE(run_kernels_alike(a100(), other));
+  other.flop_energy = 0.5;
+  EXPECT_FALSE(run_kernels_alike(a100(), other));
+}
+
 TEST(KernelWeights, RefuseTreesThatAreNone) {
   const auto pack = [](std::vector<int> feature, std::vector<float> value) {
     return Trees::pack(2, std::vector<PlainTree>{{std::move(feature), std::move(value)}});
