@@ -813,6 +813,11 @@ TEST(Simulate, ARemedyOfGroupsOfReplicasIsLargerGroups) {
   EXPECT_EQ(report.remedy->ranks, 16);
   EXPECT_TRUE(std::any_of(report.remedy->set.begin(), report.remedy->set.end(),
                           [](const Assignment& each) { return each.field == "plan/shard"; }));
+  // All of them are no group.
+  scenario.cluster.gpu.memory = 0.5 * (device(8) + device(0));
+  const Report all = simulated(scenario, equal_layers(scenario.model), kFreeNetwork);
+  ASSERT_TRUE(all.remedy);
+  EXPECT_EQ(std::count(all.remedy->set.begin(), all.remedy->set.end(), Assignment{"plan/shard", "0"}), 1);
 }
 
 // Of more replicas than matrices, padded buffers are many times as large as what is in them.
