@@ -1465,6 +1465,9 @@ TEST(Simulate, WarnsOfWhatTheGpuCannotAndOfWhatChangesNothing) {
   Scenario within = usual;
   within.named.names = {"machine/inter_bandwidth"};
   EXPECT_THAT(messages(within), ElementsAre(HasSubstr("machine/inter_bandwidth changes nothing")));
+  within.cluster.levels[1].nics_per_gpu = 0.5;
+  for (const Warning& each : simulated(within, equal_layers(within.model), kFreeNetwork).warnings)
+    EXPECT_NE(each.code, "shared_ports") << "of a plan within a node";
 
   Scenario heads = usual;
   heads.model.head_dim = 108;
