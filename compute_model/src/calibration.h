@@ -47,9 +47,10 @@ struct CalibrationChoice {
 CalibrationChoice calibration_for(const KernelCalibration& calibration, const Operator& op);
 
 struct CalibrationAt {
-  double ratio = 0;  // ln(measured / forecast), by the measurements
-  // What the interval of ln(measured / corrected forecast) has beside the family's, on either side: 0 near what was
-  // measured. Both add up as the root of the sum of their squares.
+  double ratio = 0;          // ln(measured / forecast), by the measurements
+  double low = 0, high = 0;  // the 90 % interval of ln(measured / corrected forecast)
+  // Beside it, where less was measured like it than like the kernels left out; both add up as the root of the sum of
+  // their squares.
   double doubt = 0;
 };
 CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationPlace& x);

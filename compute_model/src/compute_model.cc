@@ -111,32 +111,42 @@ class KernelModel final : public BatchCost {
     return std::nullopt;
   }
 
+  // Both pipes at their nominal peaks. A 3x3 convolution of stride 1 needs 2.25 times fewer multiplications by
+  // Winograd's F(2x2, 3x3) (Lavin and Gray 2016, arXiv 1509.09308, s.4.1).
+  static double floor_of(const Operator& op, const Roofline& roofline) {
+    constexpr double kFewer = 2.25;
+    const auto* convolution = std::get_if<Convolution>(&op.kind);
+    if (convolution == nullptr || convolution->kernel != 3 || convolution->stride != 1) return roofline.floor();
+    return std::max(roofline.compute / kFewer, roofline.memory);
+  }
+
   Forecast answer(const Operator& op, const Question& question, Steps& steps) const {
     const Roofline& roofline = question.roofline;
+    const double floor = floor_of(op, roofline);
     if (steps.on()) {
       steps.add("flops", question.work.flops / FLOP);
       steps.add("least_traffic_B", (question.work.read + question.work.written) / B,
                 "each input read once, each output written once");
-      steps.add("floor_s", roofline.floor(), "both pipes at their nominal peaks");
+      steps.add("floor_s", floor, "both pipes at their nominal peaks");
     }
     Estimate estimate = uncalibrated(op, question, steps);
-    if (calibration_) calibrate(estimate, op, roofline, steps);
+    if (calibration_) calibrate(estimate, op, floor, steps);
     if (steps.on()) steps.add("method", estimate.method);
 
     Forecast forecast;
-    const double latency = std::max(estimate.seconds, roofline.floor());
+    const double latency = std::max(estimate.seconds, floor);
     if (latency > estimate.seconds && estimate.seconds > 0) {  // physics lifts the whole interval
       estimate.low *= latency / estimate.seconds;
       estimate.high *= latency / estimate.seconds;
     }
     forecast.latency = latency * s;
-    forecast.floor = roofline.floor() * s;
+    forecast.floor = floor * s;
     const double low = estimate.low > 0 ? estimate.low : latency / estimate.spread;
     const double high = estimate.high > 0 ? estimate.high : latency * estimate.spread;
-    forecast.low = std::clamp(low, roofline.floor(), latency) * s;
+    forecast.low = std::clamp(low, floor, latency) * s;
     forecast.high = std::max(high, latency) * s;
     forecast.bound = estimate.bound;
-    forecast.utilization = latency > 0 ? roofline.floor() / latency : 1;
+    forecast.utilization = latency > 0 ? floor / latency : 1;
     forecast.waves = estimate.waves;
     forecast.tile = estimate.tile;
     forecast.method = estimate.method;
@@ -198,18 +208,18 @@ class KernelModel final : public BatchCost {
   }
 
   // Corrects a forecast by measurements of this GPU.
-  void calibrate(Estimate& estimate, const Operator& op, const Roofline& roofline, Steps& steps) const {
+  void calibrate(Estimate& estimate, const Operator& op, double floor, Steps& steps) const {
     const CalibrationChoice choice = calibration_for(*calibration_, op);
     const FamilyCalibration* const f = choice.family;
     if (f == nullptr) return;
     const auto [compute, memory] = pipe_seconds(machine().gpu, op);
-    estimate.seconds = std::max(estimate.seconds, roofline.floor());  // as calibrate_kernels saw it
+    estimate.seconds = std::max(estimate.seconds, floor);  // as calibrate_kernels saw it
     const CalibrationPlace place = calibration_place(op, estimate.seconds, compute, memory);
-    const auto [ratio, doubt] = calibration_at(*f, place);
+    const auto [ratio, low, high, doubt] = calibration_at(*f, place);
     const double factor = std::exp(ratio);
     estimate.seconds *= factor;
-    estimate.low = estimate.seconds * std::exp(-std::hypot(f->low * choice.wider, doubt));
-    estimate.high = estimate.seconds * std::exp(std::hypot(f->high * choice.wider, doubt));
+    estimate.low = estimate.seconds * std::exp(-std::hypot(low * choice.wider, doubt));
+    estimate.high = estimate.seconds * std::exp(std::hypot(high * choice.wider, doubt));
     estimate.method =
         choice.own() ? "corrected by measurements of this GPU" : "corrected as measured products of this GPU are";
     if (steps.on()) steps.add("calibration", factor, estimate.method);

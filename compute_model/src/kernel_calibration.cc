@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "analytic_model.h"
@@ -23,8 +24,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 2: weights of another covariance than those of 1.
-constexpr std::string_view kSchema = "ns-dist/kernel-calibration/2";
+// 2: weights of another covariance than those of 1; 3: errors of single kernels.
+constexpr std::string_view kSchema = "ns-dist/kernel-calibration/3";
 constexpr double kLargestError = 1e9;   // of FamilyCalibration::before and after
 constexpr double kMostCorrected = 2.0;  // a logarithm: no forecast becomes more than 7.4 times as long, or as short
 
@@ -87,13 +88,20 @@ int differences(std::string_view a, std::string_view b) {
   return count;
 }
 
+// Of places or points, by their sizes alone: 1 at the same place.
+template <class A, class B>
+double nearness(const A& a, const B& b) {
+  constexpr double kReach = 1.4;
+  const double d0 = a.duration - b.duration, d1 = a.ridge - b.ridge;
+  return std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+}
+
 // Of places or points. The constants: calibration.h.
 template <class A, class B>
 double covariance(const A& a, const B& b) {
-  constexpr double kCommon = 0.15 * 0.15, kKind = 0.12 * 0.12, kLocal = 0.16 * 0.16, kReach = 1.4, kOwn = 0.07 * 0.07;
+  constexpr double kCommon = 0.15 * 0.15, kKind = 0.12 * 0.12, kLocal = 0.16 * 0.16, kOwn = 0.07 * 0.07;
   constexpr double kUnlike = 0.85;
-  const double d0 = a.duration - b.duration, d1 = a.ridge - b.ridge;
-  double alike = kKind + kLocal * std::exp(-(d0 * d0 + d1 * d1) / (2 * kReach * kReach));
+  double alike = kKind + kLocal * nearness(a, b);
   for (int i = differences(a.kind, b.kind); i > 0; --i) alike *= kUnlike;
   return kCommon + alike + (a.kernel == b.kernel ? kOwn : 0);
 }
@@ -257,6 +265,27 @@ std::vector<std::pair<std::int64_t, double>> take_out_wild(std::vector<Observati
   return wild;
 }
 
+// The 90 % interval of ln(measured / corrected forecast): of kernels left out, each with its weight, and of one more
+// that is asked for, which counts as much as any (split conformal prediction, outwards on both sides). Few kernels
+// widen it.
+std::pair<double, double> interval_of(std::vector<std::pair<double, double>> errors) {
+  double sum = 0, squares = 0, most = 0;
+  for (const auto& [error, weight] : errors) {
+    sum += weight, squares += weight * weight;
+    most = std::max(most, weight);
+  }
+  sum += most, squares += most * most;
+  std::sort(errors.begin(), errors.end());
+  const auto outermost = [&](auto begin, auto end) {
+    double outside = 0, found = begin->first;
+    for (auto i = begin; i != end && (outside += i->second) <= 0.05 * sum; ++i) found = i->first;
+    return found;
+  };
+  const double widen = 1 + 2 * squares / (sum * sum);
+  return {std::clamp(outermost(errors.begin(), errors.end()) * widen, -4.0, -0.01),
+          std::clamp(outermost(errors.rbegin(), errors.rend()) * widen, 0.01, 4.0)};
+}
+
 FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observation>& kernels) {
   const std::size_t count = kernels.size();
   const Process process = process_of(kernels);
@@ -264,19 +293,23 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
   out.family = std::move(family), out.dtype = dtype;
   constexpr double kLeast = 0.5;  // kernels unlike all of them may differ all the same
   out.amplitude = std::clamp(std::sqrt(size_of_residuals(process.residual.dot(process.weights), count)), kLeast, 1.0);
-  std::vector<double> errors;  // of each row, by the other kernels
+  std::vector<std::pair<double, double>> errors;  // of each row, by the other kernels; and its weight
   for (std::size_t i = 0; i < count; ++i) {
     const Observation& kernel = kernels[i];
     const auto e = static_cast<Eigen::Index>(i);
-    out.points.push_back({kernel.x.duration, kernel.x.ridge, process.weights(e), kernel.x.kernel, kernel.x.kind});
     const double told = process.residual(e) - process.left_out(e);  // by the others
+    const double weight = 1 / static_cast<double>(kernel.rows.size());
     const double corrected = std::max(std::clamp(told, -kMostCorrected, kMostCorrected), kernel.floor);
+    double furthest = 0;
     for (const MeasuredRow& row : kernel.rows) {
       const double measured = kernel.residual + row.beyond;
-      errors.push_back(measured - told);  // what no correction takes away, too
+      errors.emplace_back(measured - told, weight);  // what no correction takes away, too
+      if (std::abs(measured - told) > std::abs(furthest)) furthest = measured - told;
       out.before += std::abs(std::exp(-measured) - 1);
       out.after += std::abs(std::exp(corrected - measured) - 1);
     }
+    out.points.push_back(
+        {kernel.x.duration, kernel.x.ridge, process.weights(e), furthest, kernel.x.kernel, kernel.x.kind});
   }
   out.before /= static_cast<double>(errors.size()), out.after /= static_cast<double>(errors.size());
   out.before = std::min(out.before, kLargestError), out.after = std::min(out.after, kLargestError);
@@ -284,14 +317,18 @@ FamilyCalibration fit(std::string family, DType dtype, const std::vector<Observa
     out.deviation +=
         deviation_at(out.points, kernels[i].x, covariances(out.points, kernels[i].x), i) / static_cast<double>(count);
   }
-  std::sort(errors.begin(), errors.end());
-  const double number = static_cast<double>(errors.size());
-  const double widen = 1 + 2 / static_cast<double>(count);  // few kernels widen the interval
-  // Split conformal prediction, outwards on both sides.
-  const auto at = [&](double rank) { return errors[static_cast<std::size_t>(std::clamp(rank - 1, 0.0, number - 1))]; };
-  out.low = std::clamp(at(std::floor((number + 1) * 0.05)) * widen, -4.0, -0.01);
-  out.high = std::clamp(at(std::ceil((number + 1) * 0.95)) * widen, 0.01, 4.0);
+  std::tie(out.low, out.high) = interval_of(std::move(errors));
   return out;
+}
+
+// Of a kernel at `x`: those of a like duration and ridge count most (localized conformal prediction; Guan 2023,
+// Biometrika 110). Short kernels are forecast worse than long ones.
+std::pair<double, double> interval_at(const std::vector<FamilyCalibration::Point>& points, const CalibrationPlace& x) {
+  std::vector<std::pair<double, double>> errors;
+  errors.reserve(points.size());
+  constexpr double kFarthest = 1e-6;  // where none is near, all count alike
+  for (const FamilyCalibration::Point& point : points) errors.emplace_back(point.error, nearness(x, point) + kFarthest);
+  return interval_of(std::move(errors));
 }
 
 // Whether its rows are noise: they contradict each other, and are no nearer to what the others say than to the
@@ -370,9 +407,12 @@ CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationP
   const std::vector<double> of_x = covariances(family.points, x);
   double sum = 0;
   for (std::size_t i = 0; i < of_x.size(); ++i) sum += family.points[i].weight * of_x[i];
-  CalibrationAt found{std::clamp(sum, -kMostCorrected, kMostCorrected), 0};
+  CalibrationAt found{std::clamp(sum, -kMostCorrected, kMostCorrected), family.low, family.high};
   if (!(family.deviation > 0)) return found;
   const double deviation = deviation_at(family.points, x, of_x);
+  const auto [low, high] = interval_at(family.points, x);
+  const double known = std::min(1.0, deviation / family.deviation);
+  found.low = low * known, found.high = high * known;
   found.doubt = kNinety * family.amplitude *
                 std::sqrt(std::max(0.0, deviation * deviation - family.deviation * family.deviation));
   return found;
@@ -532,7 +572,7 @@ std::string to_json(const KernelCalibration& calibration) {
   for (const FamilyCalibration& f : calibration.families) {
     Json points = Json::array(), kernels = Json::array();
     for (const FamilyCalibration::Point& point : f.points) {
-      points.push_back(Json::array({point.duration, point.ridge, point.weight}));
+      points.push_back(Json::array({point.duration, point.ridge, point.weight, point.error}));
       kernels.push_back(point.kernel);
     }
     json["families"].push_back({{"family", f.family},
@@ -575,8 +615,8 @@ Result<KernelCalibration> read_kernel_calibration(std::string_view text, const s
     family.amplitude = entry.number("amplitude", 0, 1);
     family.before = entry.number("mean_error_before", 0, kLargestError);
     family.after = entry.number("mean_error_after", 0, kLargestError);
-    for (const std::vector<double>& point : entry.number_rows("points", 3, -kLargestInput, kLargestInput)) {
-      if (point.size() == 3) family.points.push_back({point[0], point[1], point[2]});
+    for (const std::vector<double>& point : entry.number_rows("points", 4, -kLargestInput, kLargestInput)) {
+      if (point.size() == 4) family.points.push_back({point[0], point[1], point[2], point[3]});
     }
     const std::vector<std::string> kernels = entry.texts("kernels");
     if (kernels.size() != family.points.size()) {

@@ -17,6 +17,7 @@
 #include "ns_dist/pipeline_layout.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
+#include "plan_defaults.h"
 
 namespace ns_dist {
 namespace {

@@ -1,11 +1,14 @@
 // Small graphs, small machines and cost models whose answers are known.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ns_dist/catalog.h"
 #include "ns_dist/cost.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -154,6 +157,16 @@ inline Scenario small_scenario() {
   scenario.host.cuda_graphs.step = true;
   scenario.training = {.global_batch = 16, .micro_batch = 1, .sequence = 1024, .precision = Precision::kBf16};
   return scenario;
+}
+
+// What a spec of the standard catalog says; a failed test and small_scenario() where it says nothing.
+inline Scenario resolved(const ScenarioSpec& spec, const Scenario* base = nullptr) {
+  auto scenario = resolve(spec, Catalog::standard(), base);
+  if (!scenario) {
+    ADD_FAILURE() << to_text(scenario.error());
+    return small_scenario();
+  }
+  return *std::move(scenario);
 }
 
 }  // namespace ns_dist

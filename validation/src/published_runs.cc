@@ -339,7 +339,9 @@ CollectedRun read_row(JsonReader& reader, const Named& named) {
       fmt::format("{}, {} layers of {}, {} tokens; {} GPUs; batch {}", run.model.name, run.model.layers,
                   run.model.hidden, run.model.sequence, count(reader, "n_gpus", 1), count(reader, "global_batch", 1));
   for (const Assignment& assignment : spec.assignments) {
-    if (assignment.field == "machine/gpu" || assignment.field == "training/dtype") run.work += "; " + assignment.text;
+    if (assignment.field == "machine/gpu" || assignment.field == "training/dtype" || assignment.field == "framework") {
+      run.work += "; " + assignment.text;
+    }
   }
   // Where the row does not tell, the framework's default holds.
   if (reader.is_boolean("flash_attention")) {

@@ -41,6 +41,8 @@ struct Vote {
   Prediction prediction;  // step and critical path
   Bytes memory;           // forecast, of the fullest stage
   double filled = 0;      // share of the GPU's memory that tensors take by our count
+  // Shorter than half of what its FLOPs take at the peak: attention is counted in full, of which a mask leaves half.
+  bool impossible() const { return measured < 0.5 * at_peak; }
   double error() const { return forecast / measured - 1; }
   double baseline_error() const { return baseline / measured - 1; }
   double ratio() const { return measured / forecast; }
@@ -73,11 +75,15 @@ Result<Report> add_forecast(Vote& vote, const Session& session) {
   return answer;
 }
 
+// An impossible measurement is no part of the mean.
 void add_baselines(std::vector<Vote>& votes) {
   std::map<std::pair<std::string, DType>, std::vector<double>> utilizations;
-  for (const Vote& vote : votes) utilizations[{vote.gpu, vote.dtype}].push_back(vote.at_peak / vote.measured);
+  for (const Vote& vote : votes) {
+    if (!vote.impossible()) utilizations[{vote.gpu, vote.dtype}].push_back(vote.at_peak / vote.measured);
+  }
   for (Vote& vote : votes) {
     const std::vector<double>& all = utilizations[{vote.gpu, vote.dtype}];
+    if (all.empty()) continue;
     double sum = 0;
     for (const double utilization : all) sum += utilization;
     vote.baseline = vote.at_peak / (sum / static_cast<double>(all.size()));
@@ -123,8 +129,7 @@ Result<std::vector<RunCheck>> check_runs(std::span<const PublishedRuns> publicat
       check.publication = publication.id;
       check.id = run.id;
       if (const auto answer = add_forecast(vote, session); !answer) check.unsupported = to_text(answer.error());
-      // Attention is counted in full, of which a mask leaves half.
-      if (vote.measured < 0.5 * vote.at_peak) {
+      if (vote.impossible()) {
         check.unsupported =
             fmt::format("{:.3g} s is less than half of the {:.3g} s that its FLOPs take at the GPUs' peak",
                         vote.measured / units::s, vote.at_peak / units::s);

@@ -26,6 +26,7 @@ struct FamilyCalibration {
   struct Point {
     double duration = 0, ridge = 0;  // ln(forecast / 100 us), ln(compute time / memory time)
     double weight = 0;               // of this measurement in the mean of the process
+    double error = 0;                // ln(measured / forecast), as the others correct it
     std::string kernel = {};         // as to_spec() writes it
     std::string kind = {};           // what of it is no size; follows from `kernel`, and is not in the JSON
     friend bool operator==(const Point&, const Point&) = default;
@@ -33,9 +34,10 @@ struct FamilyCalibration {
   std::string family;  // as operator_forms() names it
   DType dtype = DType::kBf16;
   std::vector<Point> points;  // the measurements, kMostPoints at most
-  // 90 % interval of ln(measured / corrected forecast) of kernels like those that were measured, and the standard
-  // deviation that the process expects of these, by the others. Of kernels that are less like them it expects more,
-  // which is added to the interval. 0: not known, the same interval for all.
+  // 90 % interval of ln(measured / corrected forecast) of all kernels that were measured, by the others, and the
+  // standard deviation that the process expects of these. At a kernel, the errors of those of a like duration and ridge
+  // count most. Near measured ones the process expects less and the interval is as much narrower; of kernels that are
+  // less like them it expects more, which is added. Deviation 0: not known, one interval for all.
   double low = -0.1, high = 0.1, deviation = 0;
   // How much the process expects of kernels unlike the measured ones: 1 where forecasts are as far off as those of GPUs
   // that were not measured, 0.5 where many measurements are as forecast, or as one factor says.

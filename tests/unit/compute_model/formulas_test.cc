@@ -234,6 +234,21 @@ TEST(Formulas, BurstsFindInL2WhatFits) {
 }
 
 // Gradients of the data and of the weights: two products as large as the forward one.
+// Winograd's F(2x2, 3x3) has 16 multiplications in place of 36, for kernels of 3x3 at each place of the input.
+TEST(Formulas, SmallConvolutionsMayBeFasterThanTheirProducts) {
+  Convolution convolution{.batch = 32, .in_channels = 256, .in_height = 56, .in_width = 56, .out_channels = 256};
+  convolution.kernel = 3, convolution.padding = 1;
+  const auto model = make_compute_model(hundred_sms());
+  const auto floor = [&] { return (*model)->forecast({convolution, DType::kFp32})->floor; };
+  const auto at_peak = [&] {
+    const Operator op{convolution, DType::kFp32};
+    return work_of(op).flops / hundred_sms().matrix_peak(DType::kFp32);
+  };
+  EXPECT_NEAR(floor() / at_peak(), 16.0 / 36, 1e-9);
+  convolution.stride = 2;
+  EXPECT_NEAR(floor() / at_peak(), 1, 1e-9);
+}
+
 TEST(Formulas, AConvolutionGoesBackwardWithTwoProducts) {
   Convolution convolution{.batch = 32, .in_channels = 256, .in_height = 56, .in_width = 56, .out_channels = 256};
   convolution.kernel = 3, convolution.stride = 1, convolution.padding = 1;

@@ -2,6 +2,7 @@
 #include "ns_dist/memory.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "block.h"
@@ -15,6 +16,7 @@ namespace ns_dist {
 namespace {
 
 using namespace units;
+using ::testing::HasSubstr;
 
 // Eq. 5 and its factor for interleaving, (1 + (p - 1) / (p v)): the first stage of 175B, p = 8, v = 3. The attention of
 // one layer is there while it is computed again, 5 a s^2 b / t.

@@ -356,7 +356,7 @@ TEST(Muon, FlatPartsKeepTheMomentumOfOneMatrixMore) {
     ParallelPlan plan{.dp = 4, .zero = ZeroStage::kGradients, .optimizer = kind};
     return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer / B;
   };
-  const double part = matrix_parameters(model, 0) / 4, largest = 2 * 2048 * 512;  // gate and value
+  const double part = matrix_parameters(model, {}) / 4, largest = 2 * 2048 * 512;  // gate and value
   EXPECT_DOUBLE_EQ(optimizer(OptimizerKind::kAdam) - optimizer(OptimizerKind::kMuon), 4 * (part - largest));
 }
 

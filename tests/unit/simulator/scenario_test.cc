@@ -23,15 +23,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Scenario resolved(const ScenarioSpec& spec, const Scenario* base = nullptr) {
-  auto scenario = resolve(spec, Catalog::standard(), base);
-  if (!scenario) {
-    ADD_FAILURE() << to_text(scenario.error());
-    return small_scenario();
-  }
-  return *std::move(scenario);
-}
-
 std::string refusal(const ScenarioSpec& spec) {
   const auto scenario = resolve(spec, Catalog::standard());
   return scenario ? "accepted" : to_text(scenario.error());

@@ -11,6 +11,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
 #include "ns_dist/planner.h"
+#include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
 #include "ns_dist/sinks.h"
 #include "ns_dist/training_clock.h"
@@ -24,6 +25,7 @@ namespace {
 using namespace units;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const FakeNetwork kFreeNetwork([](const Collective&) { return Seconds(); });
 

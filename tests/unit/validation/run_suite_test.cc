@@ -345,6 +345,9 @@ TEST(RunCollection, PairsOfPlansAreOfOneModel) {
   repeated["norm"]["step_time_s"] = 0.05 + step(other) - step(own);
   ASSERT_GT(step(other) / step(own), 1.1);
   EXPECT_THAT(ranked(), HasSubstr("| all | 1 | 1 | 100 | 100 | 3 | "));
+  // A plan of another framework differs in more than the plan.
+  repeated["notes"] = "run with DeepSpeed";
+  EXPECT_THAT(ranked(), HasSubstr("| all | 0 | 0 | - | - | 1 | "));
 }
 
 // Rows do not tell dropout: it is that of the catalog's models of the same family, else that of GPT or Llama.
@@ -583,6 +586,12 @@ TEST(CheckRuns, TheBaselineIsTheMeanUtilization) {
   ASSERT_TRUE(checks) << to_text(checks.error());
   ASSERT_EQ(checks->size(), 2u);
   for (const RunCheck& check : *checks) EXPECT_NEAR(check.baseline / units::s, 1.5, 1e-12);
+  // One that no GPU can do is refused, and changes nothing of the others.
+  const PublishedRuns with_another{"paper", "Paper", "", {run("short", 1), run("impossible", 0.01), run("long", 3)}};
+  const auto others = check_runs({&with_another, 1}, Catalog::standard());
+  ASSERT_TRUE(others) << to_text(others.error());
+  EXPECT_THAT(others->at(1).unsupported, HasSubstr("at the GPUs' peak"));
+  for (const std::size_t i : {0, 2}) EXPECT_NEAR(others->at(i).baseline / units::s, 1.5, 1e-12);
 }
 
 // A rate stands for the step in which all GPUs do the batch's tokens.
