@@ -308,8 +308,9 @@ std::vector<Candidate> overlaps(const Scenario& from) {
     apart.overlap_grad_reduce = apart.overlap_param_gather = false;
     found.push_back(with_plan(from, "exchange gradients and weights at once, behind the passes", apart));
   }
-  if (plan.tp > 1 && plan.sequence_parallel && !plan.overlap_tp) {
-    plan.overlap_tp = true;
+  // The exchanges of sequence parallelism alone run in parts.
+  if (plan.tp > 1 && !(plan.sequence_parallel && plan.overlap_tp)) {
+    plan.sequence_parallel = plan.overlap_tp = true;
     found.push_back(with_plan(from, "communicate while computing, in parts beside each product", plan));
   }
   // Each part is launched apart.
@@ -321,11 +322,14 @@ std::vector<Candidate> overlaps(const Scenario& from) {
   return found;
 }
 
-// Where latencies are long, one all-reduce may take less time than a reduce-scatter and an all-gather.
-std::vector<Candidate> whole_activations(const Scenario& from) {
-  if (from.plan.tp == 1 || !from.plan.sequence_parallel) return {};
+// Norms of a part of the tokens take less time. Where latencies are long, one all-reduce may take less time than a
+// reduce-scatter and an all-gather.
+std::vector<Candidate> divided_sequences(const Scenario& from) {
+  if (from.plan.tp == 1) return {};
   ParallelPlan plan = from.plan;
-  plan.sequence_parallel = plan.overlap_tp = false;
+  plan.sequence_parallel = !from.plan.sequence_parallel;
+  if (plan.sequence_parallel) return {with_plan(from, "divide sequences among tensor-parallel ranks", plan)};
+  plan.overlap_tp = false;
   return {with_plan(from, "keep whole activations on each tensor-parallel rank", plan)};
 }
 
@@ -481,7 +485,7 @@ constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = 
     of_plan<sharings>,          of_plan<kept_weights>,
     of_plan<less_sharing>,      of_plan<less_offloading>,
     of_plan<fewer_reductions>,  of_plan<overlaps>,
-    of_plan<whole_activations>, of_plan<exchanges>,
+    of_plan<divided_sequences>, of_plan<exchanges>,
     of_plan<experts>,           of_plan<contexts>,
     of_plan<launches>,          of_plan<vocabularies>,
     of_plan<kernels>,           of_plan<degrees>};

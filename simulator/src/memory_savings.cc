@@ -18,7 +18,7 @@ constexpr double kFull = 0.33, kRecomputeMlp = 0.2, kRecomputeOperators = 0.12, 
                  kShardGradients = 0.03, kShardWeights = 0.06, kHalfMicroBatch = 0.05, kDoublePp = 0.08,
                  kDoubleTp = 0.10, kDoubleEp = 0.02, kWholeExperts = 0.02, kDoubleCp = 0.04, kContextAcrossNodes = 0.05,
                  kSchedule = 0.04, kOffload = 0.5, kFusedAttention = -0.1, kFrozenIn4Bits = 0.07, kFusedLoss = 0.01,
-                 kDoubleDp = 0.01;
+                 kDoubleDp = 0.01, kSequenceParallel = 0.01;
 
 constexpr std::int64_t kMostReplicas = 64;  // times as many
 
@@ -49,6 +49,14 @@ std::vector<SmallerPlan> other_degrees(const Scenario& scenario) {
     each.plan.tp <<= steps;
     each.plan.sequence_parallel = usual_sequence_parallel(scenario);
     each.cost += kDoubleTp * steps;
+  });
+  const bool divides_sequences = usual_sequence_parallel(scenario) || plan.passes == Passes::kForward;
+  all = varied(all, divides_sequences ? 0 : 1, [](SmallerPlan& each, int) {
+    each.plan.sequence_parallel = true;
+    each.cost += kSequenceParallel;
+  });
+  std::erase_if(all, [&](const SmallerPlan& each) {
+    return each.plan.sequence_parallel != plan.sequence_parallel && each.plan.tp == 1;
   });
   all = varied(all, doublings(plan.pp, scenario.model.layers), [](SmallerPlan& each, int steps) {
     each.plan.pp <<= steps;

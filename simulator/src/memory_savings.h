@@ -14,9 +14,9 @@ struct SmallerPlan {
   double cost = 0;  // about the share of the step that the changes add; only the order matters
 };
 
-// The plan itself, and those that change it by doubling tp, cp, pp or ep, and by whole experts. Data-parallel replicas
-// are given up for the other degrees: as many as leave no GPU idle, or fewer. Or there are more of them, among which
-// the optimizer, the weights or the experts are divided.
+// The plan itself, and those that change it by doubling tp, cp, pp or ep, by sequence parallelism, and by whole
+// experts. Data-parallel replicas are given up for the other degrees: as many as leave no GPU idle, or fewer. Or there
+// are more of them, among which the optimizer, the weights or the experts are divided.
 std::vector<SmallerPlan> other_degrees(const Scenario& scenario);
 
 // The plan itself, and what any degrees may have: fused attention, a loss that does not store its logits, frozen

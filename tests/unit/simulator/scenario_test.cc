@@ -666,6 +666,35 @@ TEST(Resolve, AdviceOnAPlanThatDoesNotFitFits) {
   EXPECT_GE(changes, 1);
 }
 
+// What a change of a report saves, typed beside the flags of `spec`: whether that is what it says.
+void expect_to_save(const ScenarioSpec& spec, const Report& report, const Improvement& improvement) {
+  ScenarioSpec changed = spec;
+  for (const Assignment& each : improvement.set) changed.set(each.field, std::string_view(each.text));
+  const auto again = simulate(resolved(changed));
+  ASSERT_TRUE(again) << improvement.change;
+  EXPECT_NEAR((report.step - again->step) / improvement.saves, 1, 1e-6) << improvement.change;
+}
+
+bool sets(const std::vector<Assignment>& all, const Assignment& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+// Products whose exchanges run beside them need sequence parallelism, which this plan has not.
+TEST(Resolve, IsSequenceParallelismAdvisedWhereItIsOff) {
+  ScenarioSpec spec;
+  spec.set("model", "llama2-7b").set("machine/gpu", "rtx-4090").set("machine/nodes", 1).set("plan/tp", 2);
+  spec.set("plan/pp", 4).set("plan/vpp", 4).set("plan/sequence_parallel", false);
+  spec.set("plan/recompute", "selective:layernorm,mlp").set("training/global_batch", 32);
+  const Report report = *simulate(resolved(spec));
+  const auto found = std::ranges::find_if(report.improvements, [](const Improvement& each) {
+    return sets(each.set, {"plan/sequence_parallel", "on"});
+  });
+  ASSERT_NE(found, report.improvements.end());
+  EXPECT_GT(found->saves, 0.05 * report.step);
+  EXPECT_THAT(found->change, HasSubstr("you set plan/sequence_parallel=off"));
+  expect_to_save(spec, report, *found);
+}
+
 // Interleaving overlaps messages; a later change to one stage leaves no messages and one schedule. Replicas that fill
 // the nodes are told even so.
 TEST(Resolve, SeveralChangesHaveNoFlagWithoutEffect) {
@@ -828,6 +857,17 @@ TEST(Resolve, ARemedySaysWhatTheFrameworkSetsOtherwise) {
   spec.set("model", "qwen3-235b-a22b").set("machine/gpu", "gb200").set("framework", "deepspeed").set("plan/dp", 4);
   spec.set("plan/etp", 1).set("plan/zero", "0").set("training/global_batch", 4).set("training/sequence", 1024);
   expect_that_the_remedy_fits(std::move(spec));
+}
+
+// Norms of all tokens on each rank are what is too much: divided, they fit, and take less time than to compute again.
+TEST(Resolve, DoesARemedyDivideSequencesBeforeItRecomputes) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-175b").set("machine/gpu", "a100").set("machine/nodes", 8).set("plan/tp", 8).set("plan/pp", 8);
+  spec.set("plan/sequence_parallel", false).set("training/global_batch", 64);
+  const auto [report, again] = remedied(spec);
+  EXPECT_EQ(report->remedy->set, (std::vector<Assignment>{{"plan/sequence_parallel", "on"}}));
+  EXPECT_TRUE(again->fits);
+  EXPECT_LT(report->remedy->step, report->step);
 }
 
 // DeepSpeed's tensor parallelism does not divide sequences: that is no reason to do without it.
