@@ -66,6 +66,15 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
   if (typed.vpp != plan.vpp) say(assignment("plan/vpp", plan.vpp));
 }
 
+// What a user sets who makes one change after another.
+std::vector<Assignment> both(std::vector<Assignment> before, const std::vector<Assignment>& after) {
+  for (const Assignment& each : after) {
+    std::erase_if(before, [&](const Assignment& other) { return other.field == each.field; });
+    before.push_back(each);
+  }
+  return before;
+}
+
 // Whether no switch of `fields` is on.
 bool none_of(std::span<const std::string_view> fields, const ParallelPlan& plan) {
   const std::vector<Assignment> all = assignments_of(plan);
@@ -508,10 +517,11 @@ class Adviser {
     Improvement improvement;
     std::size_t kind = 0;  // in kKinds
   };
-  // The best change of a kind, of the plan as it is or after another choice.
+  // The best change of a kind, of the plan as it is or beside another choice. Degrees go as far as they help.
   std::optional<Choice> best_of(std::size_t kind, const Choice* from = nullptr) const {
     std::optional<Choice> best;
-    const Seconds least = from != nullptr ? from->improvement.saves : Seconds();
+    const Seconds worthwhile = kWorthwhile * unshared_;
+    const Seconds least = from != nullptr ? from->improvement.saves + worthwhile : Seconds();
     for (Candidate& candidate : kKinds[kind](from != nullptr ? from->scenario : scenario_, session_)) {
       Scenario changed = scenario_;
       changed.plan = std::move(candidate.plan);
@@ -522,13 +532,16 @@ class Adviser {
       const auto memory = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
       if (!memory || memory->device() > room_ || !memory->fits(capacity_)) continue;
       const auto step = step_time(without_sharing(changed), session_);
-      const Seconds more = candidate.elaborate && best ? kWorthwhile * unshared_ : Seconds();
+      const Seconds more = candidate.elaborate && best ? worthwhile : Seconds();
       if (!step || unshared_ - *step <= (best ? best->improvement.saves : least) + more) continue;
       Improvement improvement;
       improvement.change = std::move(candidate.change);
-      improvement.set = std::move(candidate.set);
+      improvement.set = from != nullptr ? both(from->improvement.set, candidate.set) : std::move(candidate.set);
       improvement.saves = unshared_ - *step;
       best = Choice{std::move(changed), std::move(improvement), kind};
+    }
+    if (best && kind == kDegreesKind) {
+      if (auto further = best_of(kind, &*best)) return further;
     }
     return best;
   }
@@ -656,9 +669,8 @@ void sort_by_saving(std::vector<T>& changes, auto saves) {
 // Changes that are made one after the other: beyond that the plan is another one, for a search to find.
 constexpr std::size_t kMostChanges = 4;
 
-// From one change on, the best change of what came out, and so on.
-std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice now, const Scenario& scenario,
-                                       Seconds least) {
+// From one change on, the best change of what came out, and so on. Nothing where no other change helps.
+std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice now) {
   std::vector<std::size_t> made = {now.kind};  // each kind once, but degrees may go further in the same direction
   while (made.size() < kMostChanges) {
     std::optional<Adviser::Choice> next;
@@ -667,17 +679,16 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice n
       auto best = adviser.best_of(kind, &now);
       if (best && (!next || best->improvement.saves > next->improvement.saves)) next = std::move(best);
     }
-    if (!next || next->improvement.saves - now.improvement.saves <= least) break;
-    std::vector<Assignment> set = now.improvement.set;
-    for (const Assignment& each : next->improvement.set) {
-      std::erase_if(set, [&](const Assignment& before) { return before.field == each.field; });
-      set.push_back(each);
-    }
-    next->improvement.set = std::move(set);
+    if (!next) break;
     now = *std::move(next);
     made.push_back(now.kind);
   }
   if (made.size() == 1) return std::nullopt;
+  return now;
+}
+
+// What a user sets for several changes that were made one after the other.
+void name_several(const Adviser& adviser, Adviser::Choice& now, const Scenario& scenario) {
   now.improvement.change = "several changes at once";
   std::vector<Assignment>& set = now.improvement.set;
   std::vector<Assignment> as_it_is = assignments_of(scenario.plan);
@@ -688,7 +699,6 @@ std::optional<Adviser::Choice> several(const Adviser& adviser, Adviser::Choice n
   std::erase_if(
       set, [&](const Assignment& each) { return std::find(as_it_is.begin(), as_it_is.end(), each) != as_it_is.end(); });
   adviser.leave_out_idle(now);
-  return now;
 }
 
 }  // namespace
@@ -702,11 +712,23 @@ std::vector<Improvement> advise(const Scenario& scenario, const Prediction& pred
     if (auto best = adviser.best_of(kind)) choices.push_back(*std::move(best));
   }
   sort_by_saving(choices, [](const Adviser::Choice& choice) { return choice.improvement.saves; });
-  std::optional<Adviser::Choice> first = fitting != nullptr ? adviser.choice_of(*fitting) : std::nullopt;
-  if (!choices.empty() && (!first || first->improvement.saves < choices.front().improvement.saves))
-    first = choices.front();
-  if (auto more = first ? several(adviser, *std::move(first), scenario, least) : std::nullopt) {
-    choices.insert(choices.begin(), *std::move(more));
+  // Also from other degrees: a change that saves more alone, as a division of the layers, may suit these degrees only.
+  std::vector<Adviser::Choice> starts;
+  if (auto near = fitting != nullptr ? adviser.choice_of(*fitting) : std::nullopt) starts.push_back(*std::move(near));
+  for (const Adviser::Choice& each : choices) {
+    if (&each == &choices.front() || each.kind == kDegreesKind) starts.push_back(each);
+  }
+  std::optional<Adviser::Choice> best;
+  for (Adviser::Choice& start : starts) {
+    auto more = several(adviser, std::move(start));
+    if (more && (!best || more->improvement.saves > best->improvement.saves)) best = std::move(more);
+  }
+  if (best) {
+    name_several(adviser, *best, scenario);
+    const bool is_one = std::any_of(choices.begin(), choices.end(), [&](const Adviser::Choice& each) {
+      return each.scenario == best->scenario;  // what else was changed has no effect beside it
+    });
+    if (!is_one) choices.insert(choices.begin(), *std::move(best));
   }
   std::vector<Improvement> changes;
   for (Adviser::Choice& choice : choices) {

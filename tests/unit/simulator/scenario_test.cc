@@ -695,6 +695,20 @@ TEST(Resolve, IsSequenceParallelismAdvisedWhereItIsOff) {
   expect_to_save(spec, report, *found);
 }
 
+// A stage has two layers, and the logits multiply by more weights than two layers have: most of the step is a bubble.
+// The layers divided otherwise take away half of it; fewer stages, which that division does not suit, nearly all.
+TEST(Resolve, DoesAdviceLeaveAPipelineThatIsTooDeep) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 2).set("plan/pp", 16);
+  spec.set("training/global_batch", 64);
+  const Report report = *simulate(resolved(spec));
+  ASSERT_GT(report.breakdown.bubble, 0.5 * report.step);
+  ASSERT_FALSE(report.improvements.empty());
+  const Improvement& best = report.improvements.front();
+  EXPECT_GT(best.saves, 0.9 * report.breakdown.bubble) << to_flags(best.set, report.scenario);
+  expect_to_save(spec, report, best);
+}
+
 // Interleaving overlaps messages; a later change to one stage leaves no messages and one schedule. Replicas that fill
 // the nodes are told even so.
 TEST(Resolve, SeveralChangesHaveNoFlagWithoutEffect) {
