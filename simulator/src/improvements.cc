@@ -64,6 +64,8 @@ void complete(std::vector<Assignment>& set, const Scenario& from, const Parallel
   ParallelPlan typed = plan;
   follow_fields(typed, given, given, nullptr);
   if (typed.vpp != plan.vpp) say(assignment("plan/vpp", plan.vpp));
+  // One stage sends no messages.
+  if (plan.pp == 1) std::erase_if(set, [](const Assignment& each) { return each.field == "plan/overlap_p2p"; });
 }
 
 // What a user sets who makes one change after another.

@@ -346,6 +346,15 @@ std::vector<Assignment> to_keep_machine(const Scenario& scenario, const Parallel
                                          : Assignment{"machine/nodes", std::to_string(ranks / each)}};
   const std::int64_t by_itself = by_gpus ? gpus_of_each_node(all, ranks).value_or(0) : all;
   if (each != by_itself) set.push_back({"machine/gpus_per_node", std::to_string(each)});
+  // Without what the user wrote already.
+  const std::int64_t node = scenario.cluster.gpus_per_node();
+  const Assignment now[] = {{"machine/gpus", std::to_string(gpus)},
+                            {"machine/nodes", std::to_string(gpus / node)},
+                            {"machine/gpus_per_node", std::to_string(node)}};
+  std::erase_if(set, [&](const Assignment& some) {
+    return scenario.named.names.contains(some.field) &&
+           std::find(std::begin(now), std::end(now), some) != std::end(now);
+  });
   return set;
 }
 

@@ -709,6 +709,39 @@ TEST(Resolve, DoesAdviceLeaveAPipelineThatIsTooDeep) {
   expect_to_save(spec, report, best);
 }
 
+// A part of each rack stays idle. Whoever wrote how many GPUs there are need not write it again.
+TEST(Resolve, DoesAdviceRepeatTheSizeOfTheMachine) {
+  ScenarioSpec spec;
+  spec.set("model", "qwen3-30b-a3b").set("machine/gpu", "gb200").set("machine/gpus", 32).set("plan/tp", 2);
+  spec.set("plan/cp", 2).set("plan/dp", 8).set("training/global_batch", 64).set("training/sequence", 8192);
+  const Report report = *simulate(resolved(spec));
+  int changes = 0;
+  for (const Improvement& each : report.improvements) {
+    if (each.set.empty()) continue;
+    ++changes;
+    EXPECT_FALSE(sets(each.set, {"machine/gpus", "32"})) << each.change;
+    expect_to_save(spec, report, each);
+  }
+  EXPECT_GE(changes, 1);
+}
+
+// Breadth-first overlaps its messages; one stage has none.
+TEST(Resolve, DoesAdviceOverlapMessagesThatNobodySends) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "a100").set("machine/gpus", 144).set("plan/pp", 4);
+  spec.set("plan/cp", 2).set("plan/dp", 18).set("training/global_batch", 288).set("training/sequence", 4096);
+  spec.set("framework", "deepspeed").set("plan/schedule", "breadth-first");
+  const Report report = *simulate(resolved(spec));
+  int of_one_stage = 0;
+  for (const Improvement& each : report.improvements) {
+    if (!sets(each.set, {"plan/pp", "1"})) continue;
+    ++of_one_stage;
+    EXPECT_FALSE(sets(each.set, {"plan/overlap_p2p", "on"})) << each.change;
+    expect_to_save(spec, report, each);
+  }
+  EXPECT_GE(of_one_stage, 1);
+}
+
 // Interleaving overlaps messages; a later change to one stage leaves no messages and one schedule. Replicas that fill
 // the nodes are told even so.
 TEST(Resolve, SeveralChangesHaveNoFlagWithoutEffect) {
@@ -762,8 +795,8 @@ void expect_that_the_remedy_fits(ScenarioSpec spec) {
   EXPECT_EQ(again->memory.peak(), report->remedy->peak);
 }
 
-// One GPU of a server is too small: others of the same server come before others of more servers, and the process alone
-// has the whole memory bandwidth of its host.
+// Two GPUs of a server are too small: others of the same server come before others of more servers. A process alone has
+// the whole memory bandwidth of its host.
 TEST(Resolve, PartOfANodeKeepsItsPlace) {
   ScenarioSpec spec;
   spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/gpus", 1).set("plan/zero", "3");
@@ -787,7 +820,7 @@ TEST(Resolve, PartOfANodeKeepsItsPlace) {
                            [](const Warning& warning) { return warning.code == "spare_gpus"; }));
 
   ScenarioSpec large;
-  large.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/gpus", 1).set("training/global_batch", 16);
+  large.set("model", "qwen3-32b").set("machine/gpu", "h100").set("machine/gpus", 2).set("training/global_batch", 16);
   const auto [before, after] = remedied(large);
   EXPECT_TRUE(after->fits);
   EXPECT_EQ(after->memory.peak(), before->remedy->peak);
