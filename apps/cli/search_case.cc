@@ -10,6 +10,7 @@
 
 #include "ns_dist/energy.h"
 #include "ns_dist/simulator.h"
+#include "sizes.h"
 
 namespace ns_dist::cli {
 
@@ -55,7 +56,7 @@ std::map<std::string, std::uint64_t>::const_iterator most_frequent(const SearchR
 
 bool lacks_memory(const SearchResult& result) {
   const auto most = most_frequent(result);
-  return result.least_memory && (most == result.infeasible.end() || most->first == "memory");
+  return result.least_memory && (most == result.infeasible.end() || most->first != kGlobalBatch);
 }
 
 bool is_tight(const Report& report) { return report.memory.device() > report.scenario.cluster.gpu.memory; }

@@ -57,7 +57,8 @@ std::vector<Assignment> all_listed(const Scenario& scenario, const SearchGoals& 
 const FieldValues* listed_in(const SearchGoals& goals, std::string_view field);
 // Why most plans are not possible: a reason and its number; `end` without any.
 std::map<std::string, std::uint64_t>::const_iterator most_frequent(const SearchResult& result);
-// Whether memory is what most plans lack.
+// Whether memory is what plans lack that are possible otherwise. Of few of them, where the global batch rules out most,
+// it is not said: another batch has more.
 bool lacks_memory(const SearchResult& result);
 // Whether fragmentation may take more than there is.
 bool is_tight(const Report& report);

@@ -937,6 +937,13 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
       AllOf(HasSubstr("no plan fits into memory"), Not(HasSubstr("--offload-optimizer")), Not(HasSubstr("--gpus 64"))));
 }
 
+// Of most degrees no plan has 8 groups of experts. Those that have them lack memory, which more GPUs have.
+TEST(SearchCommand, MemoryIsTheReasonOfPlansThatArePossibleOtherwise) {
+  EXPECT_THAT(answered("search --model mixtral-8x7b --gpu h100 --gpus 8 --ep 8 --framework deepspeed").out,
+              AllOf(HasSubstr("no plan fits into memory: the least needs "), HasSubstr("more GPUs, as --gpus 16"),
+                    Not(HasSubstr("most because of"))));
+}
+
 // 256 sequences on 4,096 GPUs leave each little to do.
 TEST(SearchCommand, FewerGpusThatAreFasterAreTold) {
   const std::string job =
