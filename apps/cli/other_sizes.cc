@@ -98,6 +98,18 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
       fits.push_back("weights and optimizer in the hosts' memory, --offload-optimizer 1 --offload-weights on");
     }
   }
+  if (fits.empty()) {
+    SearchRequest shares = small_plans(request), freezes = small_plans(request);
+    shares.fixed.set("framework", "fsdp");
+    with = found.base;
+    with.plan.zero = ZeroStage::kParameters;
+    if (!framework_has(found.base, with) && others.fits(shares)) {
+      fits.push_back("weights shared among GPUs, as by --framework fsdp");
+    }
+    freezes.fixed.set("plan/lora_rank", 16);
+    const bool may_freeze = found.base.plan.lora_rank == 0 && found.base.plan.passes == Passes::kTraining;
+    if (may_freeze && others.fits(freezes)) fits.push_back("small adapters trained instead, --lora-rank 16");
+  }
   return fits.empty() ? "" : fmt::format("what fits: {}", fmt::join(fits, "; "));
 }
 

@@ -937,6 +937,19 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
       AllOf(HasSubstr("no plan fits into memory"), Not(HasSubstr("--offload-optimizer")), Not(HasSubstr("--gpus 64"))));
 }
 
+// One GPU holds the whole model of a framework that shares nothing: another framework fits, or less to train.
+TEST(SearchCommand, WhatFitsWhereNothingIsShared) {
+  const std::string job = "--model qwen2.5-7b --gpu h100 --gpus 8 ";
+  const json none = searched(job + "--framework transformers-sdpa");
+  ASSERT_TRUE(none["plans"].empty());
+  EXPECT_EQ(none["table"][0]["advice"],
+            "what fits: weights shared among GPUs, as by --framework fsdp; small adapters trained instead, "
+            "--lora-rank 16");
+  for (const char* advice : {"--framework fsdp", "--framework transformers-sdpa --lora-rank 16"}) {
+    EXPECT_FALSE(searched(job + advice)["plans"].empty()) << advice;
+  }
+}
+
 // Of most degrees no plan has 8 groups of experts. Those that have them lack memory, which more GPUs have.
 TEST(SearchCommand, MemoryIsTheReasonOfPlansThatArePossibleOtherwise) {
   EXPECT_THAT(answered("search --model mixtral-8x7b --gpu h100 --gpus 8 --ep 8 --framework deepspeed").out,
