@@ -219,7 +219,7 @@ std::vector<Candidate> recomputations(const Scenario& from, const Session& sessi
   for (const Recomputation& each : less) add(each, from.plan, "");
   if (now == Recomputation{Recompute::kFull}) {
     if (const auto fewer = recomputing_fewer_layers(from, from, session)) {
-      found.push_back(with_plan(from, "recompute fewer layers", fewer->scenario.plan));
+      found.push_back(with_plan(from, "recompute fewer layers", fewer->plan));
     }
   }
   const bool may_share = from.plan.dp * from.plan.cp > 1;

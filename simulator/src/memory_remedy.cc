@@ -218,12 +218,13 @@ class RemedySearch {
 
   // A part of the layers keeps its activations, if that fits and is faster.
   void recompute_less(Fitting& best) {
-    const Scenario whole = changed_to(best.candidate, best.machine);
-    const auto fewer = recomputing_fewer_layers(whole, scenario_, session_);
+    Scenario changed = changed_to(best.candidate, best.machine);
+    const auto fewer = recomputing_fewer_layers(changed, scenario_, session_);
     if (!fewer) return;
-    const auto step = step_of(fewer->scenario);
+    changed.plan = fewer->plan;
+    const auto step = step_of(changed);
     if (!step || *step >= best.step) return;
-    best.candidate.plan = fewer->scenario.plan;
+    best.candidate.plan = fewer->plan;
     best.peak = fewer->memory.peak(), best.device = fewer->memory.device(), best.step = *step;
   }
 

@@ -9,6 +9,9 @@
 // memory, or where a lower bound of their step is more than SearchOptions::within above the best step: first the passes
 // of all microbatches divided by the number of stages, then those of each stage behind the first microbatch's way to
 // it, then the step without sharing.
+//
+// Where recomputation is free, a plan that recomputes all layers is also tried with the fewest layers that fit, and
+// with the fewest that are not tight: as answers and points, but not in the numbers of plans.
 #pragma once
 
 #include <atomic>

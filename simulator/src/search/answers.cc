@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "costs.h"
-#include "fewer_layers.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/planner.h"
 #include "ns_dist/simulator.h"
@@ -18,7 +17,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr const char *kFastest = "fastest", *kFastestNotTight = "fastest that is not tight";
 // Memory or network time of two plans that are no different to a user; and network time that is none, as a share of the
 // step.
 constexpr double kAlike = 1.01;
@@ -48,11 +46,10 @@ class Answers {
     if (near_.found()) choose();
     std::stable_sort(chosen_.begin(), chosen_.end(),
                      [](const Chosen& a, const Chosen& b) { return a.plan.step < b.plan.step; });
-    recompute_fewer();
     std::optional<Prediction> best;
     for (const Chosen& chosen : chosen_) {
       if (crew_.stop() && !result_.answers.empty()) break;
-      Scenario scenario = chosen.fewer ? *chosen.fewer : answered(chosen.plan);
+      Scenario scenario = answered(chosen.plan);
       SearchAnswer answer;
       answer.why = chosen.why;
       NS_TRY(answer.assignments, assignments_of(chosen.plan, scenario));
@@ -76,10 +73,7 @@ class Answers {
   struct Chosen {
     NearPlan plan;
     std::vector<std::string> why;
-    std::optional<Scenario> fewer = {};  // of its layers are recomputed; the step is of this one
   };
-
-  double capacity() const { return base_.cluster.gpu.memory / units::B; }
 
   double network_of(const NearPlan& plan) const {
     const Scenario scenario = near_.scenario_of(plan, alone_);
@@ -87,19 +81,6 @@ class Answers {
     if (!program) return 0;
     const auto costs = costs_of(*program, scenario, session_);
     return costs ? groups_.scaled(scenario, network_time(*program, *costs)) : 0;
-  }
-
-  // What nvidia-smi would show, bytes.
-  double device_of(const NearPlan& plan) const {
-    const Scenario scenario = near_.scenario_of(plan, alone_);
-    const auto memory = memory_budget(scenario.model, scenario.plan, scenario.training, session_.plans());
-    return memory ? memory->device() / units::B : kForever;
-  }
-
-  std::vector<double> of_all(double (Answers::*value)(const NearPlan&) const) {
-    const std::vector<NearPlan>& all = near_.all();
-    return crew_.shared<double>(all.size(),
-                                [&](std::size_t i) { return crew_.told_to_stop() ? 0 : (this->*value)(all[i]); });
   }
 
   // ---- Which plans ----
@@ -148,26 +129,25 @@ class Answers {
   void choose_all() {
     const NearPlan* best = near_.fastest(near_.pointers());
     if (crew_.stop()) return;
-    choose(best, kFastest);
+    choose(best, "fastest");
     if (best != nullptr && is_tight(*best)) {
-      const std::vector<double> device = of_all(&Answers::device_of);
-      if (crew_.stop()) return;
       std::vector<NearPlan*> not_tight = near_.pointers();
-      std::erase_if(not_tight, [&](const NearPlan* plan) {
-        return device[static_cast<std::size_t>(plan - near_.all().data())] > capacity();
-      });
-      choose(near_.fastest(not_tight), kFastestNotTight);
+      std::erase_if(not_tight, [&](const NearPlan* plan) { return is_tight(*plan); });
+      choose(near_.fastest(not_tight), "fastest that is not tight");
+      if (crew_.stop()) return;
     }
     choose_least([](const NearPlan& plan) { return static_cast<double>(plan.kinds); }, "simplest to run");
     // Rounded to a thousandth: less frees nothing.
     choose_least(
         [](const NearPlan& plan) { return std::pow(1.001, std::ceil(std::log(plan.memory) / std::log(1.001))); },
         "most memory headroom");
-    const std::vector<double> network = of_all(&Answers::network_of);
+    std::vector<NearPlan>& all = near_.all();
+    const std::vector<double> network =
+        crew_.shared<double>(all.size(), [&](std::size_t i) { return crew_.told_to_stop() ? 0 : network_of(all[i]); });
     if (crew_.stop()) return;
-    for (std::size_t i = 0; i < network.size(); ++i) near_.all()[i].network = network[i];
+    for (std::size_t i = 0; i < network.size(); ++i) all[i].network = network[i];
     choose_least([](const NearPlan& plan) { return plan.network; }, "least network time", kNoNetwork * near_.best());
-    for (const NearPlan& each : near_.all()) {
+    for (const NearPlan& each : all) {
       const bool timed = each.step >= 0;
       if (each.step > near_.limit()) continue;
       result_.points.push_back({(timed ? each.step : each.bound) * units::s, each.memory * units::B, timed});
@@ -176,67 +156,7 @@ class Answers {
       chosen.plan.network = known_as(chosen.plan).network;  // those that were copied before
   }
 
-  // Plans that recompute all layers may keep some, as many as fit. Those that are then the fastest, or the fastest that
-  // is not tight, take the place of the ones before.
-  void recompute_fewer() {
-    constexpr std::size_t kMostTried = 16;
-    const bool is_given = !space_.levels[groups_.level_of("plan/recompute")].given.empty();
-    if (chosen_.empty() || crew_.stop() || is_given) return;
-    bool tight = is_tight(chosen_.front().plan);
-    double least = chosen_.front().plan.step, least_not_tight = tight ? near_.limit() : least;
-    for (const Chosen& each : chosen_) {
-      if (is_for(each, kFastestNotTight)) least_not_tight = each.plan.step;
-    }
-    std::optional<Chosen> fastest, not_tight;
-    std::size_t tried = 0;
-    for (const NearPlan& plan : near_.all()) {
-      if (tried == kMostTried || crew_.stop()) break;
-      const Scenario whole = answered(plan);
-      if (whole.plan.recompute != Recompute::kFull || whole.plan.recompute_layers != 0) continue;
-      ++tried;
-      const auto fewer = recomputing_fewer_layers(whole, base_, session_);
-      if (!fewer) continue;
-      const auto step = step_time(fewer->scenario, session_);
-      if (!step) continue;
-      Chosen found{plan, {}, fewer->scenario};
-      found.plan.step = groups_.scaled(whole, *step / units::s);
-      const bool fills = fewer->memory.device() / units::B > capacity();
-      if (!fills && found.plan.step < least_not_tight) {
-        least_not_tight = found.plan.step;
-        not_tight = found;
-      }
-      if (found.plan.step < least) {
-        least = found.plan.step;
-        tight = fills;
-        fastest = std::move(found);
-      }
-    }
-    if (fastest) {
-      near_.set_best(least);
-      if (tight && !is_tight(chosen_.front().plan)) chosen_.front().why.emplace_back(kFastestNotTight);
-      give(kFastest, *std::move(fastest));
-    }
-    if (!tight) take(kFastestNotTight);  // it is the fastest
-    if (tight && not_tight) give(kFastestNotTight, *std::move(not_tight));
-    std::erase_if(chosen_, [&](const Chosen& each) { return each.why.empty() || each.plan.step > near_.limit(); });
-    std::stable_sort(chosen_.begin(), chosen_.end(),
-                     [](const Chosen& a, const Chosen& b) { return a.plan.step < b.plan.step; });
-  }
-
-  bool is_tight(const NearPlan& plan) const { return device_of(plan) > capacity(); }
-  static bool is_for(const Chosen& chosen, std::string_view why) {
-    return std::find(chosen.why.begin(), chosen.why.end(), why) != chosen.why.end();
-  }
-  // No plan is chosen for this any more, or another one is.
-  void take(const char* why) {
-    for (Chosen& each : chosen_) std::erase(each.why, why);
-  }
-  void give(const char* why, Chosen chosen) {
-    take(why);
-    chosen.why = {why};
-    chosen.plan.network = network_of(chosen.plan);
-    chosen_.push_back(std::move(chosen));
-  }
+  bool is_tight(const NearPlan& plan) const { return plan.device > base_.cluster.gpu.memory / units::B; }
 
   // ---- What is told of them ----
 

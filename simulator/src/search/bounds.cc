@@ -200,7 +200,7 @@ std::vector<ExchangeTime> exchange_times(const Scenario& scenario, const Session
 }
 
 double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches,
-                      std::span<const ExchangeTime> exchanges) {
+                      std::span<const ExchangeTime> exchanges, const PassesOfOne* kept) {
   const ParallelPlan& plan = scenario.plan;
   const PipelineSchedule& schedule = traits_of(plan);
   if (!schedule.has_chunks(plan.vpp) || plan.pp * plan.vpp > 2 * scenario.model.layers) return 0;
@@ -211,7 +211,8 @@ double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, st
     const LayerRange& range = (*layers)[i];
     PassesOfOne::Part part;
     if (i == 0) part += one.embedding();
-    for (std::int64_t j = 0; j < range.count; ++j) part += one.layer(range.first + j);
+    const std::int64_t again = kept != nullptr ? frozen_layers_of(plan, range) + plan.recompute_layers : range.count;
+    for (std::int64_t j = 0; j < range.count; ++j) part += (j < again ? one : *kept).layer(range.first + j);
     if (range.predictions > 0) part += one.predictions();
     if (i + 1 == layers->size()) part += one.loss();
     return part;

@@ -93,8 +93,9 @@ std::vector<ExchangeTime> exchange_times(const Scenario& scenario, const Session
 
 // What a step takes at least that has `microbatches` of these passes: some stage runs its part of all of them, behind
 // the first microbatch's passes through what lies before this stage. `exchanges`: by layer, or none; no pass of the
-// first stage is shorter than what runs beside it.
+// first stage is shorter than what runs beside it. `kept`: the passes of the layers that a plan with some
+// recompute_layers does not recompute; `passes` are then those of all layers recomputed.
 double pipeline_bound(const PassesOfStages& passes, const Scenario& scenario, std::int64_t microbatches,
-                      std::span<const ExchangeTime> exchanges = {});
+                      std::span<const ExchangeTime> exchanges = {}, const PassesOfOne* kept = nullptr);
 
 }  // namespace ns_dist

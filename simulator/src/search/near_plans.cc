@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ns_dist/simulator.h"
+#include "scenario_fields.h"
 
 namespace ns_dist {
 
@@ -16,7 +17,13 @@ NearPlans::NearPlans(const SearchGroups& groups, const Session& session, const S
       best_(most_) {}
 
 bool NearPlans::before(const NearPlan& a, const NearPlan& b) {
-  return std::tie(a.bound, a.kinds, a.group, a.leaf) < std::tie(b.bound, b.kinds, b.group, b.leaf);
+  return std::tie(a.bound, a.kinds, a.group, a.leaf, a.layers) < std::tie(b.bound, b.kinds, b.group, b.leaf, b.layers);
+}
+
+Scenario NearPlans::scenario_of(const NearPlan& plan, const Scenario& base) const {
+  Scenario scenario = groups_.scenario_of(plan.group, plan.leaf, base);
+  if (plan.layers > 0) set_recomputation(scenario.plan, {.recompute = Recompute::kFull, .layers = plan.layers});
+  return scenario;
 }
 
 std::vector<NearPlan*> NearPlans::pointers() {
@@ -45,7 +52,7 @@ void NearPlans::time(std::vector<NearPlan*> plans) {
   for (std::size_t i = 0; i < plans.size(); ++i) plans[i]->step = steps[i];
   for (const NearPlan* plan : plans) {
     if (plan->step < 0) continue;
-    ++timed_;
+    if (plan->is_of_space()) ++timed_;
     best_ = std::min(best_, plan->step);
   }
 }
@@ -65,7 +72,7 @@ void NearPlans::time_the_best(std::size_t from) {
 void NearPlans::forget_slow() {
   std::erase_if(plans_, [&](const NearPlan& plan) {
     const bool slow = plan.bound > limit() || plan.step > limit();
-    if (slow && plan.step < 0) ++forgotten_;
+    if (slow && plan.step < 0 && plan.is_of_space()) ++forgotten_;
     return slow;
   });
 }
@@ -85,7 +92,7 @@ const NearPlan* NearPlans::fastest(const std::vector<NearPlan*>& plans) {
   for (const NearPlan* plan : plans) {
     if (plan->step < 0 || plan->step > best) continue;
     const auto rank = [](const NearPlan& each) {
-      return std::tie(each.step, each.kinds, each.memory, each.group, each.leaf);
+      return std::tie(each.step, each.kinds, each.memory, each.group, each.leaf, each.layers);
     };
     if (found == nullptr || rank(*plan) < rank(*found)) found = plan;
   }

@@ -20,11 +20,14 @@ struct NearPlan {
   double bound = 0;  // the step without sharing
   double step = -1;  // -1: not timed yet; kForever: it cannot be timed
   double network = 0;
-  double memory = 0;  // bytes
+  double memory = 0, device = 0;  // bytes; device: that nvidia-smi would show
   std::uint32_t group = 0, leaf = 0;
+  // Of each chunk that are recomputed, where the plan of the space recomputes all; 0: as many as there.
+  std::uint32_t layers = 0;
   int kinds = 0;
 
-  bool is(const NearPlan& other) const { return group == other.group && leaf == other.leaf; }
+  bool is(const NearPlan& other) const { return group == other.group && leaf == other.leaf && layers == other.layers; }
+  bool is_of_space() const { return layers == 0; }
 };
 
 class NearPlans {
@@ -34,15 +37,12 @@ class NearPlans {
   double limit() const { return best_ * (1 + within_); }
   bool found() const { return best_ < most_; }
   double best() const { return best_; }
-  // Of a plan that is none of these.
-  void set_best(double step) { best_ = step; }
+  // Of the plans of the space.
   std::uint64_t timed() const { return timed_; }
   std::uint64_t forgotten() const { return forgotten_; }  // that were never timed
 
   std::vector<NearPlan>& all() { return plans_; }
-  Scenario scenario_of(const NearPlan& plan, const Scenario& base) const {
-    return groups_.scenario_of(plan.group, plan.leaf, base);
-  }
+  Scenario scenario_of(const NearPlan& plan, const Scenario& base) const;
 
   // Takes further plans, times those whose bound is below the best step, and forgets the slow ones.
   void add(const std::vector<NearPlan>& plans);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "costs.h"
+#include "fewer_layers.h"
 #include "host_waits.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -86,6 +87,7 @@ class Search {
         zero_(groups_.level_of("plan/zero")),
         shard_(groups_.level_of("plan/shard")),
         recompute_(groups_.level_of("plan/recompute")),
+        gives_recompute_(!space_.levels[recompute_].given.empty()),
         no_recomputation_(groups_.number_of(field_text(Recomputation()))),
         bounds_(groups_.size()),
         distances_(groups_.size()) {}
@@ -102,7 +104,7 @@ class Search {
     result_.evaluated = near_.timed();
     result_.bounded += near_.forgotten();
     for (const NearPlan& plan : near_.all()) {
-      if (plan.step < 0) ++(crew_.stop() ? result_.unseen : result_.bounded);
+      if (plan.step < 0 && plan.is_of_space()) ++(crew_.stop() ? result_.unseen : result_.bounded);
     }
     result_.interrupted = crew_.stop();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -385,7 +387,6 @@ class Search {
     PassBounds least;         // of `one`
     KnownPasses one, placed;  // made when the first plan fits, and when one may still win: most groups fit nowhere
     std::optional<std::vector<ExchangeTime>> exchanges;
-    Texts texts;
     std::uint32_t leaf = 0;
     const Branches branches = branches_of(group, scenario);
     for (const Branch& branch : *branches) {
@@ -412,49 +413,114 @@ class Search {
         one = passes_anywhere(group, scenario);
         least = on_its_stages(scenario, one->places.front().all);
       }
-      if (is_slow(*one, least)) {
-        found.bounded += leaf - first;
-        continue;
+      bool slow = is_slow(*one, least);
+      if (!slow) {
+        if (several && !placed) placed = passes_in_place(group, scenario);
+        if (!exchanges) exchanges = exchange_times(scenario, session_);
+        const bool is_closer = several || !exchanges->empty();  // than the bound before
+        const PassesOfStages& closest = several ? *placed : *one;
+        slow = is_closer && to_step(scenario, pipeline_bound(closest, scenario, microbatches, *exchanges)) > limit;
       }
-      if (several && !placed) placed = passes_in_place(group, scenario);
+      if (slow) {
+        found.bounded += leaf - first;
+      } else {
+        look_at_leaves({group, first, leaf, 0}, scenario, *memory, limit, found);
+      }
+      if (gives_recompute_ || recomputation_of(plan) != Recomputation{Recompute::kFull}) continue;
       if (!exchanges) exchanges = exchange_times(scenario, session_);
-      const bool is_closer = several || !exchanges->empty();  // than the bound before
-      const PassesOfStages& closest = several ? *placed : *one;
-      if (is_closer && to_step(scenario, pipeline_bound(closest, scenario, microbatches, *exchanges)) > limit) {
-        found.bounded += leaf - first;
-        continue;
+      Scenario fewer = scenario;
+      const auto is_slow_with = [&](std::int64_t layers) {
+        fewer.plan.recompute_layers = layers;
+        const PassesOfOne& kept = without->places.front();
+        return to_step(fewer, pipeline_bound(*one, fewer, microbatches, *exchanges, &kept)) > limit;
+      };
+      for (FewerLayers& each : fewer_layers(scenario, *memory, is_slow_with)) {
+        fewer.plan = std::move(each.plan);
+        const auto layers = static_cast<std::uint32_t>(fewer.plan.recompute_layers);
+        look_at_leaves({group, first, leaf, layers}, fewer, each.memory, limit, found);
       }
-      std::uint32_t at = first;
-      bool asked = false;
-      space_.walk(space_.budgets, space_.levels.size(), scenario, texts, [&](const Scenario& each, const Texts&) {
-        const std::uint32_t here = at++;
-        auto program = plan_program(each.model, each.plan, each.training, session_.plans());
-        auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
-        if (!costs) {
-          found.refused.refuse(costs.error(), each, group, here, 1);
-          return true;
-        }
-        if (!asked && leaf - first > 1) {
-          asked = true;
-          if (step_alone(*program, without_data_parallel(*program, *costs), each) > limit) {
-            found.bounded += leaf - here;
-            return false;
-          }
-        }
-        double bound = step_alone(*program, *costs, each);
-        // What the host adds takes longer to find: where the rest is not too slow. Sharing never makes a fragment with
-        // its wait shorter (add_host_waits).
-        if (bound <= limit && add_host_waits(each.host, each.constants.hosts, *program, *costs)) {
-          bound = step_alone(*program, *costs, each);
-        }
-        if (bound > limit) {
-          ++found.bounded;
-          return true;
-        }
-        found.plans.push_back({bound, -1, 0, memory->peak() / units::B, group, here, kinds_of(each.plan)});
-        return true;
-      });
     }
+  }
+
+  // Where a plan that recomputes all layers fits, and without recomputation it would not or would be tight: the fewest
+  // layers with which it fits, and the fewest with which it is not tight; none that are slow.
+  template <class IsSlow>
+  std::vector<FewerLayers> fewer_layers(const Scenario& whole, const MemoryBudget& memory,
+                                        const IsSlow& is_slow_with) const {
+    std::int64_t least = 1, end = layers_of_chunk(whole);
+    while (least < end) {
+      const std::int64_t layers = least + (end - least) / 2;
+      const bool slow = is_slow_with(layers);
+      (slow ? end : least) = slow ? layers : layers + 1;
+    }
+    std::vector<FewerLayers> found;
+    const Bytes capacity = whole.cluster.gpu.memory;
+    const auto fits = [capacity](const MemoryBudget& each) { return each.fits(capacity); };
+    const auto is_roomy = [&](const MemoryBudget& each) { return fits(each) && each.device() <= capacity; };
+    auto fitting = fewest_layers(whole, session_, 1, end, fits);
+    if (!fitting) return found;
+    Scenario changed = whole;
+    set_recomputation(changed.plan, {});
+    const auto without = memory_budget(changed.model, changed.plan, changed.training, session_.plans());
+    if (!without || is_roomy(*without)) return found;
+    least = fitting->plan.recompute_layers;
+    const bool is_roomy_at_once = is_roomy(fitting->memory);
+    if (!fits(*without)) found.push_back(*std::move(fitting));
+    if (is_roomy(memory) && (found.empty() || !is_roomy_at_once)) {
+      if (auto roomy = fewest_layers(whole, session_, least, end, is_roomy)) found.push_back(*std::move(roomy));
+    }
+    std::erase_if(found, [&](const FewerLayers& each) {
+      changed.plan = each.plan;
+      return !framework_has(whole, changed);
+    });
+    return found;
+  }
+
+  // Plans of a group that differ in levels behind `budgets`; with so many `layers` (NearPlan).
+  struct Leaves {
+    std::uint32_t group, first, end, layers;
+  };
+  // `scenario` has what they have in common.
+  void look_at_leaves(const Leaves& leaves, Scenario& scenario, const MemoryBudget& memory, double limit,
+                      Found& found) const {
+    const bool is_of_space = leaves.layers == 0;
+    std::uint32_t at = leaves.first;
+    bool asked = false;
+    Texts texts;
+    space_.walk(space_.budgets, space_.levels.size(), scenario, texts, [&](const Scenario& each, const Texts&) {
+      const std::uint32_t here = at++;
+      auto program = plan_program(each.model, each.plan, each.training, session_.plans());
+      auto costs = program ? costs_of(*program, each, session_) : Result<ProgramCosts>(fail(program.error()));
+      if (!costs) {
+        if (is_of_space) found.refused.refuse(costs.error(), each, leaves.group, here, 1);
+        return true;
+      }
+      if (!asked && leaves.end - leaves.first > 1) {
+        asked = true;
+        if (step_alone(*program, without_data_parallel(*program, *costs), each) > limit) {
+          if (is_of_space) found.bounded += leaves.end - here;
+          return false;
+        }
+      }
+      double bound = step_alone(*program, *costs, each);
+      // What the host adds takes longer to find: where the rest is not too slow. Sharing never makes a fragment with
+      // its wait shorter (add_host_waits).
+      if (bound <= limit && add_host_waits(each.host, each.constants.hosts, *program, *costs)) {
+        bound = step_alone(*program, *costs, each);
+      }
+      if (bound > limit) {
+        if (is_of_space) ++found.bounded;
+        return true;
+      }
+      found.plans.push_back({.bound = bound,
+                             .memory = memory.peak() / units::B,
+                             .device = memory.device() / units::B,
+                             .group = leaves.group,
+                             .leaf = here,
+                             .layers = leaves.layers,
+                             .kinds = kinds_of(each.plan)});
+      return true;
+    });
   }
 
   static ProgramCosts without_data_parallel(const StepProgram& program, ProgramCosts costs) {
@@ -522,6 +588,7 @@ class Search {
   Scenario alone_;                                                // the base, and nothing shares anything
   std::size_t pp_, dp_, micro_batch_, zero_, shard_, recompute_;  // levels
 
+  bool gives_recompute_;            // the request does
   std::uint32_t no_recomputation_;  // the number of its text
 
   std::vector<PassBounds> bounds_;       // of each group

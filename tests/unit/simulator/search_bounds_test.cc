@@ -51,6 +51,20 @@ TEST(SearchBounds, NoPassIsShorterThanWhatReplicasExchangeBesideIt) {
   EXPECT_DOUBLE_EQ(pipeline_bound({{four_layers()}}, scenario, 4, exchanges), 40);
 }
 
+// Of each stage's two layers one is recomputed, in 3 s more: (4 + 2 - 1) x (2 + 4 + 3).
+TEST(SearchBounds, DoLayersThatAreKeptTakeLess) {
+  PassesOfOne again = four_layers();
+  for (std::size_t layer = 1; layer <= 4; ++layer) again.parts[layer].backward += 3;
+  const PassesOfOne kept = four_layers();
+  Scenario scenario;
+  scenario.model.layers = 4;
+  scenario.plan.pp = 2;
+  scenario.plan.recompute = Recompute::kFull;
+  EXPECT_DOUBLE_EQ(pipeline_bound({{again}}, scenario, 4), 60);
+  scenario.plan.recompute_layers = 1;
+  EXPECT_DOUBLE_EQ(pipeline_bound({{again}}, scenario, 4, {}, &kept), 45);
+}
+
 TEST(SearchBounds, WhatReplicasExchangeBesidePassesIsABoundOfTheStep) {
   for (const char* const zero : {"1", "2", "3"}) {
     ScenarioSpec spec;
