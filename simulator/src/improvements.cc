@@ -502,6 +502,13 @@ constexpr std::vector<Candidate> (*kKinds[])(const Scenario&, const Session&) = 
     of_plan<kernels>,           of_plan<degrees>};
 constexpr std::size_t kDegreesKind = std::size(kKinds) - 1;
 
+// What a change may need beside fragmentation and communicators. A plan that is tight may stay about as tight; one that
+// does not fit needs a change that fits.
+Bytes room_of(const MemoryBudget& memory, Bytes capacity) {
+  constexpr double kAsTight = 0.001;  // of the capacity; chosen, not fitted
+  return memory.fits(capacity) ? max(capacity, memory.device() + kAsTight * capacity) : capacity;
+}
+
 class Adviser {
  public:
   Adviser(const Scenario& scenario, const Prediction& prediction, const Session& session)
@@ -510,7 +517,7 @@ class Adviser {
         session_(session),
         framework_(scenario),
         capacity_(scenario.cluster.gpu.memory),
-        room_(prediction.memory.fits(capacity_) ? max(capacity_, prediction.memory.device()) : capacity_),
+        room_(room_of(prediction.memory, capacity_)),
         unshared_(step_time(without_sharing(scenario), session).value_or(prediction.step)) {}
 
   // A change of the plan. `saves` is what it saves by the clock without sharing, which is fast.
@@ -659,7 +666,7 @@ class Adviser {
   const Session& session_;
   FrameworkLimits framework_;
   Bytes capacity_;
-  Bytes room_;  // a plan that is tight may stay as tight; one that does not fit needs a change that fits
+  Bytes room_;
   Seconds unshared_;
 };
 

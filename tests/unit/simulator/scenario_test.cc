@@ -1102,6 +1102,17 @@ TEST(Resolve, AdviceMakesRoomForActivations) {
   EXPECT_THAT(to_flags(divides->improvements.front().set, divides->scenario), HasSubstr("--cp 8"));
 }
 
+// A padded vocabulary needs 6.5 MB more: a plan that is tight stays about as tight.
+TEST(Resolve, DoesATightPlanHaveAdviceThatNeedsALittleMore) {
+  ScenarioSpec spec;
+  spec.set("model", "gpt3-13b").set("framework", "deepspeed").set("machine/gpu", "a100").set("machine/nodes", 2);
+  spec.set("plan/dp", 16).set("training/micro_batch", 4).set("training/global_batch", 64);
+  const auto report = simulate(resolved(spec));
+  ASSERT_TRUE(report) << to_text(report.error());
+  ASSERT_GT(report->memory.device(), report->scenario.cluster.gpu.memory);
+  EXPECT_THAT(to_flags(report->improvements.front().set, report->scenario), HasSubstr("--vocabulary-multiple 64"));
+}
+
 // Attention's backward pass, which nobody measured on AMD, and the keys that travel beside it take about as long: which
 // of them is on the critical path changes from length to length, and what the interval knows of the other does not.
 TEST(Resolve, TheIntervalHoldsKernelsThatAreHidden) {
