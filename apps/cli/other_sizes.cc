@@ -65,15 +65,20 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
   constexpr std::int64_t kMostTimes = 64;  // as many GPUs
   const double times_memory = *found.result.least_memory / found.base.cluster.gpu.memory;
   std::vector<std::string> fits;
-  // Halves of the way from one power of two to the next, in whole nodes.
+  // Whole nodes: one more, two, four, and so on; from half as many more on, halves of the way from one power of two to
+  // the next.
   const std::int64_t node = std::min(found.gpus, found.base.cluster.gpus_per_node());
-  for (std::int64_t halves = 3; halves <= 2 * kMostTimes && fits.empty();) {
-    const std::int64_t gpus = halves * found.gpus / 2;
-    const bool may_fit = static_cast<double>(halves) >= 2 * times_memory && gpus % node == 0;
-    if (may_fit && others.fits(small_plans(with_gpus(request, gpus)))) {
-      fits.push_back(fmt::format("more GPUs, as --gpus {}", gpus));
-    }
-    halves += halves % 3 == 0 ? halves / 3 : halves / 2;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t more = node; 2 * more < found.gpus; more *= 2) sizes.push_back(found.gpus + more);
+  for (std::int64_t halves = 3; halves <= 2 * kMostTimes; halves += halves % 3 == 0 ? halves / 3 : halves / 2) {
+    sizes.push_back(halves * found.gpus / 2);
+  }
+  for (const std::int64_t gpus : sizes) {
+    const bool may_fit =
+        static_cast<double>(gpus) >= times_memory * static_cast<double>(found.gpus) && gpus % node == 0;
+    if (!may_fit || !others.fits(small_plans(with_gpus(request, gpus)))) continue;
+    fits.push_back(fmt::format("more GPUs, as --gpus {}", gpus));
+    break;
   }
   Scenario with = found.base;
   std::vector<std::string> parts;  // the least one that fits, and those above

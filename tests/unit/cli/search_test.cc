@@ -996,6 +996,14 @@ TEST(SearchCommand, TheNextSizeThatFitsIsTold) {
   EXPECT_GT(row["least_memory_bytes"].get<double>(), 80 * 1.074e9);
 }
 
+// 32 A100 of 40 GB lack 1 % of the memory of the smallest plan: one node more has it.
+TEST(SearchCommand, DoAFewNodesMoreFit) {
+  const std::string job = "--model llama3-70b --gpu a100-40gb --global-batch 16 --gpus ";
+  const json row = searched(job + "32")["table"][0];
+  EXPECT_THAT(row["advice"].get<std::string>(), HasSubstr("what fits: more GPUs, as --gpus 40; "));
+  EXPECT_FALSE(searched(job + "40")["plans"].empty());
+}
+
 // Few GPUs of a large model recompute more: with 8, 16 and 32 the training costs more than the budget, and with 32 a
 // little more than with 16, but with 64 less.
 TEST(SearchCommand, ABudgetMayBuyMoreThanFewGpus) {
