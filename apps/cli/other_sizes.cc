@@ -56,7 +56,7 @@ class OtherSearches {
 
 // The plans of a request that need the least memory.
 SearchRequest small_plans(SearchRequest request) {
-  if (!request.gives("training/micro_batch")) request.fixed.set("training/micro_batch", 1);
+  if (!request.gives(kMicroBatch)) request.fixed.set(kMicroBatch, 1);
   if (!request.gives("plan/recompute")) request.fixed.set("plan/recompute", std::string_view("full"));
   return request;
 }
@@ -151,17 +151,25 @@ std::string fewer_gpus(const SearchRequest& request, const SearchCase& found, co
   return text;
 }
 
-// The global batch nearest to that of the request, and the number of GPUs below, of which plans are possible.
+// The global batch nearest to that of the request, the micro-batches, and the number of GPUs below, of which plans are
+// possible.
 std::string what_is_possible(const SearchRequest& request, const SearchCase& found, const Sizes& sizes,
                              OtherSearches& others) {
   std::vector<std::string> possible;
   const std::int64_t batch = found.base.training.global_batch;
   std::vector<std::int64_t> batches;
   const bool is_free = !request.gives("plan/dp") && !request.lists(kGlobalBatch);
-  for (std::int64_t replicas = found.gpus; is_free; replicas /= 2) {
-    const std::int64_t nearest = (batch + replicas / 2) / replicas * replicas;
-    if (nearest > 0 && nearest != batch) batches.push_back(nearest);
-    if (replicas % 2 != 0) break;
+  std::vector<std::int64_t> micro_batches = numbers_of(request, kMicroBatch);
+  const bool divides_none =
+      !micro_batches.empty() &&
+      std::none_of(micro_batches.begin(), micro_batches.end(), [&](std::int64_t size) { return batch % size == 0; });
+  if (micro_batches.empty()) micro_batches = {1};
+  for (const std::int64_t size : micro_batches) {
+    for (std::int64_t replicas = found.gpus; is_free; replicas /= 2) {
+      const std::int64_t unit = replicas * size, nearest = std::max<std::int64_t>(1, (batch + unit / 2) / unit) * unit;
+      if (nearest != batch) batches.push_back(nearest);
+      if (replicas % 2 != 0) break;
+    }
   }
   std::stable_sort(batches.begin(), batches.end(),
                    [&](std::int64_t a, std::int64_t b) { return std::abs(a - batch) < std::abs(b - batch); });
@@ -180,6 +188,11 @@ std::string what_is_possible(const SearchRequest& request, const SearchCase& fou
   if (best) {
     possible.push_back(
         fmt::format("another batch, as --global-batch {}: {} or less", best->second, duration_text(best->first)));
+  }
+  if (divides_none && !request.lists(kMicroBatch)) {
+    if (const auto step = others.step(without(request, kMicroBatch))) {
+      possible.push_back(fmt::format("without --micro-batch: {} or less", duration_text(*step)));
+    }
   }
   std::optional<std::pair<Seconds, std::int64_t>> fastest;
   for (const std::int64_t size : rounder_sizes(sizes, found.gpus, found.base.cluster.gpus_per_node())) {

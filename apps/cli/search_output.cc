@@ -51,14 +51,16 @@ std::string no_plan(const SearchCase& found) {
   if (!lacks_memory(found.result)) {
     const auto most = most_frequent(found.result);
     if (most == found.result.infeasible.end()) return "no plan is possible";
+    const std::int64_t batch = found.base.training.global_batch;
+    const bool divides_some = batch % found.base.training.micro_batch == 0;
     if (const auto least = found.result.least_sequences; least && most->first == "training/global_batch") {
       return fmt::format(
           "no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, which is at least {} with "
           "the values that are tried{}{}",
           with_commas(*least), as_in(found.result, most->first),
-          found.advice.empty() ? "\n  what may be possible: another --global-batch, fewer GPUs, or larger --tp, "
-                                 "--cp or --pp"
-                               : "");
+          !found.advice.empty() ? ""
+          : divides_some ? "\n  what may be possible: another --global-batch, fewer GPUs, or larger --tp, --cp or --pp"
+                         : "\n  what may be possible: another --global-batch or --micro-batch");
     }
     return fmt::format("no plan is possible, most because of {}{}", with_flags(most->first),
                        as_in(found.result, most->first));

@@ -14,9 +14,7 @@
 #include "terminal.h"
 
 namespace ns_dist::cli {
-namespace {
 
-// Whole numbers that a request gives a field; none where it gives none.
 std::vector<std::int64_t> numbers_of(const SearchRequest& request, std::string_view field) {
   std::vector<std::int64_t> numbers;
   const auto add = [&](std::string_view name, std::span<const std::string> texts) {
@@ -30,8 +28,6 @@ std::vector<std::int64_t> numbers_of(const SearchRequest& request, std::string_v
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }
-
-}  // namespace
 
 Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& catalog) {
   ScenarioSpec spec;
@@ -77,7 +73,7 @@ Result<Sizes> Sizes::make(SearchRequest request, const Catalog& catalog, const S
     NS_TRY(const SearchSpace space, sizes.space(sizes.unit_));
     sizes.batches_ = {space.base().training.global_batch};
   }
-  const auto micro_batches = numbers_of(sizes.request_, "training/micro_batch");
+  const auto micro_batches = numbers_of(sizes.request_, kMicroBatch);
   const bool has_replicas = sizes.request_.gives("plan/dp");
   for (std::int64_t& batch : sizes.batches_) {
     if (!micro_batches.empty()) batch = std::max<std::int64_t>(1, batch / micro_batches.front());

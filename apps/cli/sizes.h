@@ -13,10 +13,12 @@
 namespace ns_dist::cli {
 
 inline constexpr std::int64_t kMostSearched = std::int64_t{1} << 20;  // GPUs
-inline constexpr std::string_view kGlobalBatch = "training/global_batch";
+inline constexpr std::string_view kGlobalBatch = "training/global_batch", kMicroBatch = "training/micro_batch";
 
 // The machine that a request describes, of any size.
 Result<Cluster> searched_cluster(const SearchRequest& request, const Catalog& catalog);
+// Whole numbers that a request gives a field, in order; none where it gives none.
+std::vector<std::int64_t> numbers_of(const SearchRequest& request, std::string_view field);
 SearchRequest without(SearchRequest request, std::string_view field);
 SearchRequest with_gpus(SearchRequest request, std::int64_t gpus);
 

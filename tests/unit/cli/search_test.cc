@@ -1004,6 +1004,17 @@ TEST(SearchCommand, DoAFewNodesMoreFit) {
   EXPECT_FALSE(searched(job + "40")["plans"].empty());
 }
 
+// No number of replicas makes 64 a multiple of 3: another batch does, or another micro-batch, and fewer GPUs do not.
+TEST(SearchCommand, WhatIsPossibleDividesTheBatchIntoMicrobatches) {
+  for (const auto& [job, batch] :
+       {std::pair{"--model llama3-8b --gpus 8", "72"}, std::pair{"--model gpt3-1.3b --gpus 1", "63"}}) {
+    const std::string text = answered("search --gpu h100 --micro-batch 3 --global-batch 64 " + std::string(job)).out;
+    EXPECT_THAT(text, HasSubstr(std::string("what is possible: another batch, as --global-batch ") + batch + ": "));
+    EXPECT_THAT(text, HasSubstr("; without --micro-batch: "));
+    EXPECT_THAT(text, Not(HasSubstr("fewer GPUs")));
+  }
+}
+
 // Few GPUs of a large model recompute more: with 8, 16 and 32 the training costs more than the budget, and with 32 a
 // little more than with 16, but with 64 less.
 TEST(SearchCommand, ABudgetMayBuyMoreThanFewGpus) {
