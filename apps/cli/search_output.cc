@@ -137,7 +137,7 @@ std::string goals_text(const SearchGoals& goals) {
 
 std::string command_of(const SearchAnswer& answer, const std::optional<std::string>& from) {
   return fmt::format("ns-dist{} {}", from ? " --from " + shell_word(*from) : "",
-                     to_flags(answer.assignments, answer.report.scenario.plan));
+                     to_flags(answer.assignments, answer.report.scenario, {}));
 }
 
 std::string fabric_text(const FabricLevel& level) {

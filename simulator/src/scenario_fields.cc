@@ -18,6 +18,7 @@
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
 #include "plan_defaults.h"
+#include "without_effect.h"
 
 namespace ns_dist {
 namespace {
@@ -255,7 +256,7 @@ Result<void> check_values(const ScenarioSpec& spec) {
   return assign_all(spec, scenario, references);
 }
 
-std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named) {
+std::string to_flags(std::span<const Assignment> assignments, const Scenario& scenario, const NamedFields& named) {
   std::string flags;
   bool overlaps = false;
   // One of them alone: the list would repeat what the framework sets. Where the user wrote the list, it is the list.
@@ -278,15 +279,21 @@ std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan
     }
   }
   if (!overlaps) return flags;
-  const ParallelPlan changed = with_fields(plan, assignments);
+  Scenario changed = scenario;
+  changed.plan = with_fields(scenario.plan, assignments);
+  const auto is_idle = [&](std::string_view field) {
+    const bool is_set = std::any_of(assignments.begin(), assignments.end(),
+                                    [field](const Assignment& each) { return each.field == field; });
+    return !is_set && !named.names.contains(field) && changes_nothing(field, changed);
+  };
   std::string which;
   visit_fields(
       [&](const Field& field, const auto& value) {
         const std::string flag = flag_of(field);
-        if (!flag.starts_with(kOverlapFlags) || field_text(value) != field_text(true)) return;
+        if (!flag.starts_with(kOverlapFlags) || field_text(value) != field_text(true) || is_idle(field.name)) return;
         which += fmt::format("{}{}", which.empty() ? "" : ",", flag.substr(kOverlapFlags.size()));
       },
-      changed);
+      changed.plan);
   return fmt::format("{}{}--overlap {}", flags, flags.empty() ? "" : " ", which.empty() ? "none" : which);
 }
 

@@ -424,6 +424,12 @@ void add_network(const Scenario& scenario, Ineffective& found) {
 
 }  // namespace
 
+bool changes_nothing(std::string_view field, const Scenario& scenario) {
+  const auto known = std::find_if(kConditions.begin(), kConditions.end(),
+                                  [field](const Condition& each) { return each.field == field; });
+  return known != kConditions.end() && !known->reason(scenario).empty();
+}
+
 std::vector<Warning> without_effect(const Scenario& scenario, std::span<const std::int64_t> layers) {
   Ineffective found;
   add_unmet(scenario, scenario.plan, found);

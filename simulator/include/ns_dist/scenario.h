@@ -346,13 +346,13 @@ inline constexpr std::string_view kOverlapFlags = "--overlap-";
 // What a plan computes again, with its modules: equal where that is the same.
 Recomputation recomputation_of(const ParallelPlan& plan);
 
-// The flags that change `plan` so: "--tp 8 --overlap grad-reduce,p2p". Beside flags of `named`, which hold against
-// --overlap, each has its own: "--overlap-p2p on". Values are shell words. Fields that do not exist are written as they
-// are.
-std::string to_flags(std::span<const Assignment> assignments, const ParallelPlan& plan, const NamedFields& named = {});
-// Those that change the scenario's plan, beside what its user named.
+// The flags that change the scenario's plan so: "--tp 8 --overlap grad-reduce,p2p", without those of --overlap that
+// nobody named and that then change nothing. Beside flags of `named`, which hold against --overlap, each has its own:
+// "--overlap-p2p on". Values are shell words. Fields that do not exist are written as they are.
+std::string to_flags(std::span<const Assignment> assignments, const Scenario& scenario, const NamedFields& named);
+// Those beside what its user named.
 inline std::string to_flags(std::span<const Assignment> assignments, const Scenario& scenario) {
-  return to_flags(assignments, scenario.plan, scenario.named);
+  return to_flags(assignments, scenario, scenario.named);
 }
 
 // Fills in `base` (or the defaults: GPT-3 175B on H100s, see the command line's help) with what `spec` sets.

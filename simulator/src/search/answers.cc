@@ -13,6 +13,7 @@
 #include "ns_dist/simulator.h"
 #include "scenario_fields.h"
 #include "step_times.h"
+#include "without_effect.h"
 
 namespace ns_dist {
 namespace {
@@ -160,9 +161,15 @@ class Answers {
 
   // ---- What is told of them ----
 
-  // What is forecast of a plan, with the layout that its framework wants written.
+  // What is forecast of a plan: what changes nothing in it is as where the search began; with the layout that its
+  // framework wants written.
   Scenario answered(const NearPlan& plan) const {
     Scenario scenario = near_.scenario_of(plan, base_);
+    for (const SearchSpace::Contents::Level& level : space_.levels) {
+      if (level.given.size() == 1 || !changes_nothing(level.field, scenario)) continue;
+      const auto done = assign(scenario, {level.field, value_text(base_, level.field)});
+      NS_EXPECTS(done.has_value());
+    }
     if (std::string layout = wanted_layout(scenario); !layout.empty()) {
       scenario.plan.pipeline_layout.text = std::move(layout);
     }

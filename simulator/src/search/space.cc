@@ -149,6 +149,22 @@ Texts schedules(const Scenario& scenario, const Common& all_plans) {
   return all;
 }
 
+// Of those that were listed, one stage has the first that runs its chunks, and those that hide tokens of experts.
+Texts listed_schedules(const Texts& listed, const Scenario& scenario, const Common& all_plans) {
+  if (scenario.plan.pp > 1) return listed;
+  Texts all;
+  bool found = false;
+  for (const std::string& name : listed) {
+    ParallelPlan plan;
+    plan.schedule = name;
+    const PipelineSchedule& schedule = traits_of(plan);
+    const bool is_first = !found && !schedule.hides_tokens && schedule.has_chunks(all_plans.chunks);
+    found |= is_first;
+    if (is_first || (schedule.hides_tokens && scenario.plan.ep > 1)) all.push_back(name);
+  }
+  return found ? all : listed;
+}
+
 // What lies behind the last layer, in layers: by FLOPs.
 std::int64_t loss_in_layers(const Model& model, const Training& training) {
   const StepFlops flops = step_flops(model, ParallelPlan(), training);
@@ -514,7 +530,9 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
 }
 
 std::vector<std::string> SearchSpace::Contents::values(const Level& level, const Scenario& scenario) const {
-  if (!level.given.empty()) return level.given;
+  if (!level.given.empty()) {
+    return level.field == "plan/schedule" ? listed_schedules(level.given, scenario, common) : level.given;
+  }
   Texts all = level.free(scenario, common);
   std::map<std::string_view, std::string> others;  // values of other fields, which are the same for all of the level's
   for (const std::size_t number : level.limits) {
@@ -652,7 +670,7 @@ Result<void> SearchSpace::Contents::add_levels(const SearchRequest& request) {
       });
       if (given && level.given.empty()) return fail(no_product(searched.field, common.gpus));
     }
-    if (level.given.empty() || searched.field == "plan/dp") {
+    if (level.given.empty() || searched.field == "plan/dp" || searched.field == "plan/schedule") {
       for (Level& before : levels) {
         before.is_read |= std::find(searched.needs.begin(), searched.needs.end(), before.field) != searched.needs.end();
       }

@@ -163,23 +163,36 @@ TEST(Fields, UnknownOnesNameTheNearest) {
 }
 
 TEST(Fields, DifferencesAreWhatMakesOnePlanTheOther) {
-  ParallelPlan from, to;
-  to.tp = 8;
-  to.recompute = Recompute::kFull;
-  to.overlap_p2p = true;
-  const std::vector<Assignment> changes = differences(from, to);
+  Scenario from, to;
+  from.plan.pp = to.plan.pp = 2;
+  to.plan.tp = 8;
+  to.plan.recompute = Recompute::kFull;
+  to.plan.overlap_p2p = true;
+  const std::vector<Assignment> changes = differences(from.plan, to.plan);
   EXPECT_EQ(to_flags(changes, from), "--tp 8 --recompute full --overlap-p2p on");
   EXPECT_EQ(to_flags(std::vector{Assignment{"plan/overlap_p2p", "off"}}, to), "--overlap-p2p off");
   const std::vector<Assignment> two = {{"plan/overlap_grad_reduce", "on"}, {"plan/overlap_tp", "on"}};
   EXPECT_EQ(to_flags(two, to), "--overlap grad-reduce,p2p,tp") << "p2p stays";
-  for (const Assignment& change : changes) ASSERT_TRUE(assign_field(from, change).value());
-  EXPECT_EQ(from, to);
+  for (const Assignment& change : changes) ASSERT_TRUE(assign_field(from.plan, change).value());
+  EXPECT_EQ(from.plan, to.plan);
+}
+
+TEST(Fields, DoesAListOfOverlapsNameWhatChangesNothing) {
+  const std::vector<Assignment> changes = {{"plan/overlap_grad_reduce", "on"}, {"plan/overlap_param_gather", "on"}};
+  Scenario one_stage;
+  one_stage.plan.dp = 8;
+  one_stage.plan.overlap_p2p = one_stage.plan.overlap_tp = one_stage.plan.overlap_ep = true;
+  EXPECT_EQ(to_flags(changes, one_stage), "--overlap grad-reduce,param-gather");
+  Scenario named = one_stage;
+  named.named.names.insert("plan/overlap_tp");
+  EXPECT_EQ(to_flags(changes, named), "--overlap grad-reduce,param-gather,tp") << "its user named it";
 }
 
 // A flag of its own holds against --overlap: what was named so is changed by its own flag. A list that was named is
 // replaced.
 TEST(Fields, AnOverlapThatWasNamedHasItsOwnFlag) {
-  const ParallelPlan plan;
+  Scenario plan;
+  plan.plan.pp = 2;
   const std::vector<Assignment> changes = {{"plan/overlap_p2p", "on"}, {"plan/tp", "8"}, {"plan/overlap_tp", "on"}};
   EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_grad_reduce"}}), "--tp 8 --overlap p2p,tp");
   EXPECT_EQ(to_flags(changes, plan, {{"plan/overlap_p2p"}}), "--overlap-p2p on --tp 8 --overlap-tp on");

@@ -100,7 +100,7 @@ TEST(Resolve, ALayoutSaysHowManyChunksThereAre) {
 // A layout has letters that mean something to a shell.
 TEST(Flags, AreWordsOfAShell) {
   const std::vector<Assignment> set = {{"plan/tp", "8"}, {"plan/pipeline_layout", "Et|(tt|)*2tL"}};
-  EXPECT_EQ(to_flags(set, ParallelPlan{}), "--tp 8 --pipeline-layout 'Et|(tt|)*2tL'");
+  EXPECT_EQ(to_flags(set, Scenario{}), "--tp 8 --pipeline-layout 'Et|(tt|)*2tL'");
 }
 
 // Neighbors that exchange heads lie in a node of 8; what the user sets stays.

@@ -25,8 +25,10 @@
 namespace ns_dist {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 SearchRequest request(std::int64_t gpus, std::string_view model = "gpt3-13b") {
   return {.fixed = ScenarioSpec().set("model", model), .gpus = gpus};
@@ -659,6 +661,29 @@ TEST(SearchTest, IsAPlanFasterThatRecomputesSomeLayers) {
     const auto [fastest_of_all, not_tight_of_all] = steps(all);
     EXPECT_LE(fastest, fastest_of_all);
     EXPECT_LE(not_tight, not_tight_of_all);
+  }
+}
+
+// What a plan has no use for is no part of the command that repeats it: without experts nothing is dispatched, on one
+// stage nothing is scheduled.
+TEST(SearchTest, DoAnswersNameWhatChangesNothing) {
+  SearchRequest some = request(8, "llama3-8b");
+  some.fixed.set("training/global_batch", 64).set("plan/pp", 1).set("plan/cp", 1).set("plan/recompute", "none");
+  some.listed = {{"plan/cp_comm", {"a2a", "p2p"}},
+                 {"plan/expert_dispatch", {"deepep", "a2a"}},
+                 {"plan/reshard", {"off", "on"}},
+                 {"plan/schedule", {"1f1b", "zb-h1"}}};
+  const auto found = space(std::move(some));
+  const auto session = Session::make(found->base());
+  const auto result = search(*found, *session);
+  ASSERT_FALSE(result->answers.empty());
+  for (const SearchAnswer& answer : result->answers) {
+    for (const Assignment& each : answer.assignments) {
+      EXPECT_THAT(each.field, AllOf(Not(HasSubstr("cp_comm")), Not(HasSubstr("dispatch")), Not(HasSubstr("schedule"))));
+      if (answer.report.scenario.plan.zero != ZeroStage::kParameters) {
+        EXPECT_THAT(each.field, Not(HasSubstr("reshard")));
+      }
+    }
   }
 }
 
