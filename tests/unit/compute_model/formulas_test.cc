@@ -233,7 +233,6 @@ TEST(Formulas, BurstsFindInL2WhatFits) {
   EXPECT_NEAR(floor(4e6, Mode::kSustained), 4e6 / 1e12, 1e-12);
 }
 
-// Gradients of the data and of the weights: two products as large as the forward one.
 // Winograd's F(2x2, 3x3) has 16 multiplications in place of 36, for kernels of 3x3 at each place of the input.
 TEST(Formulas, SmallConvolutionsMayBeFasterThanTheirProducts) {
   Convolution convolution{.batch = 32, .in_channels = 256, .in_height = 56, .in_width = 56, .out_channels = 256};
@@ -249,6 +248,7 @@ TEST(Formulas, SmallConvolutionsMayBeFasterThanTheirProducts) {
   EXPECT_NEAR(floor() / at_peak(), 1, 1e-9);
 }
 
+// Gradients of the data and of the weights: two products as large as the forward one.
 TEST(Formulas, AConvolutionGoesBackwardWithTwoProducts) {
   Convolution convolution{.batch = 32, .in_channels = 256, .in_height = 56, .in_width = 56, .out_channels = 256};
   convolution.kernel = 3, convolution.stride = 1, convolution.padding = 1;

@@ -347,7 +347,7 @@ TEST(RunCollection, PairsOfPlansAreOfOneModel) {
   EXPECT_THAT(ranked(), HasSubstr("| all | 1 | 1 | 100 | 100 | 3 | "));
   // A plan of another framework differs in more than the plan.
   repeated["notes"] = "run with DeepSpeed";
-  EXPECT_THAT(ranked(), HasSubstr("| all | 0 | 0 | - | - | 1 | "));
+  EXPECT_THAT(ranked(), HasSubstr("| all | 0 | 0 | 0 | 0 | 1 | "));
 }
 
 // Rows do not tell dropout: it is that of the catalog's models of the same family, else that of GPT or Llama.
@@ -591,7 +591,7 @@ TEST(CheckRuns, TheBaselineIsTheMeanUtilization) {
   const auto others = check_runs({&with_another, 1}, Catalog::standard());
   ASSERT_TRUE(others) << to_text(others.error());
   EXPECT_THAT(others->at(1).unsupported, HasSubstr("at the GPUs' peak"));
-  for (const std::size_t i : {0, 2}) EXPECT_NEAR(others->at(i).baseline / units::s, 1.5, 1e-12);
+  for (const std::size_t i : {0U, 2U}) EXPECT_NEAR(others->at(i).baseline / units::s, 1.5, 1e-12);
 }
 
 // A rate stands for the step in which all GPUs do the batch's tokens.
