@@ -108,6 +108,9 @@ constinit const PredictorKind kGemmFp32Predictor = {
                                      .seconds;
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {200, 400, 0.17, Elsewhere::kPhysics}};
+    {200, 400, 0.17, Elsewhere::kPhysics},
+    // Few large products choose among many kernels; batches of small ones do not.
+    [](const Operator& op, Mode) -> std::size_t { return std::get<Gemm>(op.kind).batch > 1 ? 1 : 0; },
+    [](std::size_t kernel_class) { return std::string(kernel_class == 1 ? "batches" : "single products"); }};
 
 }  // namespace ns_dist
