@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -170,6 +171,9 @@ std::vector<HeldPoint> thinned(const std::vector<HeldPoint>& points) {
   return left;
 }
 
+// Bytes that are equal but for the order in which parts were added.
+bool is_same(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); }
+
 // What the activations of a stage are made of at its highest point.
 class ActivationDetail {
  public:
@@ -201,17 +205,17 @@ class ActivationDetail {
     const bool beside = peak + 1 < points.size() && points[peak + 1].pass.beside_previous;
     if (top.most > top.bytes && top.pass.kind == PassKind::kForward) {
       const double losses = beside ? kept_.chunks[chunk_at(peak + 1)].loss : 0;
-      if (bytes.frozen > 0 && top.most == top.bytes - (bytes.after_forward - losses) + bytes.frozen) {
+      if (bytes.frozen > 0 && is_same(top.most, top.bytes - (bytes.after_forward - losses) + bytes.frozen)) {
         add(ActivationKind::kWorkingLayer, bytes.frozen);
         --live[chunk_at(peak)].after_forward;
-      } else if (top.most == top.bytes + bytes.loss_forward) {  // at its end
+      } else if (is_same(top.most, top.bytes + bytes.loss_forward)) {  // at its end
         add(ActivationKind::kLogits, bytes.loss_forward);
         if (beside) add_chunk(chunk_at(peak + 1), 0, 0, -1);
       } else {  // at the beginning of the pass beside it
         add(ActivationKind::kLogits, top.most - (top.bytes - (bytes.after_forward - losses)));
         --live[chunk_at(peak)].after_forward;
       }
-    } else if (top.most > top.bytes && top.most == top.bytes + bytes.logged) {
+    } else if (top.most > top.bytes && is_same(top.most, top.bytes + bytes.logged)) {
       add(ActivationKind::kLogits, bytes.logged);
     } else if (top.most > top.bytes && !top.pass.beside_previous && bytes.loss_backward > bytes.working - bytes.loss) {
       add(ActivationKind::kLogits, bytes.loss_backward);

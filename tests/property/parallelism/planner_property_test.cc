@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -259,13 +260,16 @@ RC_GTEST_PROP(Memory, KindsSumToTheBudget, ()) {
     const StageMemoryDetail& stage = (*details)[s];
     const Bytes activations = budget->stages[s].activations;
     const Bytes sum = std::accumulate(stage.activations.begin(), stage.activations.end(), Bytes());
-    RC_ASSERT(sum == activations);
+    const auto is_all = [&](Bytes parts) {
+      return max(parts, activations) - min(parts, activations) <= 1e-12 * activations + 1e-3 * units::B;
+    };
+    RC_ASSERT(is_all(sum));
     RC_ASSERT(max(stage.gathered_weights, stage.cast_weights) <= 1.000001 * budget->stages[s].weights);
     RC_ASSERT(stage.whole_gradients + stage.unsummed_gradients <= 1.000001 * budget->stages[s].gradients);
     RC_ASSERT(stage.over_time.empty() == (q.plan.passes == Passes::kForward));
     if (stage.over_time.empty()) continue;
-    RC_ASSERT(stage.over_time[stage.peak].most * units::B + stage.transient == activations);
-    RC_ASSERT(stage.over_time.back().bytes == 0);
+    RC_ASSERT(is_all(stage.over_time[stage.peak].most * units::B + stage.transient));
+    RC_ASSERT(std::abs(stage.over_time.back().bytes) < 1e-6);  // a sum of roundings
     RC_ASSERT(stage.weight_gradients_due <= stage.live);
     const bool splits = schedule.splits_backward;
     RC_ASSERT(splits || stage.of(ActivationKind::kOutputGradients) == Bytes());
@@ -303,7 +307,9 @@ RC_GTEST_PROP(Memory, FrozenLayersSave, ()) {
   }
 }
 
-// Recomputation and sharding never need more memory for what they are made to save.
+// Recomputation and sharding never need more memory for what they are made to save. While the only layer of a stage
+// runs again, its kept inputs are there beside what it would have kept, and so is what its forward pass needs for a
+// moment: of experts, the tokens on their way out and back.
 RC_GTEST_PROP(Memory, SavingSaves, ()) {
   Question q = any_question();
   q.plan.recompute = Recompute::kNone;
@@ -314,8 +320,11 @@ RC_GTEST_PROP(Memory, SavingSaves, ()) {
   q.plan.zero = ZeroStage::kOptimizer;
   const auto less = memory_budget(q.model, q.plan, q.training);
   RC_ASSERT(less.has_value());
+  const double states = q.model.moe ? 2.0 + 4.0 * static_cast<double>(q.model.moe->top_k) : 2.0;
+  const Bytes inputs =
+      2.0 * states * static_cast<double>(q.training.micro_batch * q.training.sequence * q.model.hidden) * units::B;
   for (std::size_t stage = 0; stage < most->stages.size(); ++stage) {
-    RC_ASSERT(less->stages[stage].activations <= most->stages[stage].activations);
+    RC_ASSERT(less->stages[stage].activations <= most->stages[stage].activations + inputs);
     RC_ASSERT(less->stages[stage].optimizer <= most->stages[stage].optimizer);
     const Bytes padding = less->stages[stage].padding;  // of matrices of which each has one owner
     RC_ASSERT(less->stages[stage].weights - padding <= most->stages[stage].weights);
