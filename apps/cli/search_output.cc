@@ -13,6 +13,7 @@
 #include "evidence.h"
 #include "ns_dist/internal/printable.h"
 #include "report_text.h"
+#include "sizes.h"
 #include "tables.h"
 
 namespace ns_dist::cli {
@@ -53,7 +54,7 @@ std::string no_plan(const SearchCase& found) {
     if (most == found.result.infeasible.end()) return "no plan is possible";
     const std::int64_t batch = found.base.training.global_batch;
     const bool divides_some = batch % found.base.training.micro_batch == 0;
-    if (const auto least = found.result.least_sequences; least && most->first == "training/global_batch") {
+    if (const auto least = found.result.least_sequences; least && most->first == kGlobalBatch) {
       return fmt::format(
           "no plan is possible: --global-batch must be a multiple of --micro-batch x --dp, which is at least {} with "
           "the values that are tried{}{}",

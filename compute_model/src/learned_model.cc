@@ -295,8 +295,7 @@ std::optional<Estimate> LearnedModel::estimate(const Operator& op, const Query& 
     estimate.high *= query.slowdown_of_others ? kMostSlowdown : factor;
     if (steps.on()) steps.add("sustained", factor, "as BF16 products of the size slow down in long runs");
   }
-  if (op.dtype == DType::kFp32 && reference.measured && query.pending.slowdown.trees == nullptr)
-    doubt_session(estimate);
+  if (op.dtype == DType::kFp32 && reference.measured) doubt_session(estimate);
   estimate.watts = query.pending.watts(machine().gpu.board_power / W);
   if (steps.on() && estimate.watts > 0) steps.add("power_w", estimate.watts, "mean board power, run again and again");
   estimate.waves = static_cast<std::int64_t>(std::min(query.features.waves, 9e18));

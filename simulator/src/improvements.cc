@@ -48,32 +48,25 @@ Assignment assignment(std::string_view field, std::int64_t value) {
 
 // Adds to `set` what does not follow from it, and mends what contradicts: whoever sets all of it has `plan`.
 void complete(std::vector<Assignment>& set, const Scenario& from, const ParallelPlan& plan) {
-  const auto say = [&set](Assignment&& each) {
-    std::erase_if(set, [&](const Assignment& other) { return other.field == each.field; });
-    set.push_back(std::move(each));
-  };
-  for (Assignment& each : differences(with_fields(from.plan, set), plan)) say(std::move(each));
+  for (Assignment& each : differences(with_fields(from.plan, set), plan)) set_again(set, std::move(each));
   const bool all = sets_what_follows(from);
   for (Assignment& each : differences(from.plan, plan)) {
     const bool said = std::find(set.begin(), set.end(), each) != set.end();
-    if (all || (!said && from.named.names.contains(each.field))) say(std::move(each));
+    if (all || (!said && from.named.names.contains(each.field))) set_again(set, std::move(each));
   }
   // Who types the change has the schedule's own chunks, not those that `from` had of another schedule.
   FieldNames given = from.named.names;
   for (const Assignment& each : set) given.insert(each.field);
   ParallelPlan typed = plan;
   follow_fields(typed, given, given, nullptr);
-  if (typed.vpp != plan.vpp) say(assignment("plan/vpp", plan.vpp));
+  if (typed.vpp != plan.vpp) set_again(set, assignment("plan/vpp", plan.vpp));
   // One stage sends no messages.
   if (plan.pp == 1) std::erase_if(set, [](const Assignment& each) { return each.field == "plan/overlap_p2p"; });
 }
 
 // What a user sets who makes one change after another.
 std::vector<Assignment> both(std::vector<Assignment> before, const std::vector<Assignment>& after) {
-  for (const Assignment& each : after) {
-    std::erase_if(before, [&](const Assignment& other) { return other.field == each.field; });
-    before.push_back(each);
-  }
+  for (const Assignment& each : after) set_again(before, each);
   return before;
 }
 

@@ -256,6 +256,11 @@ Result<void> check_values(const ScenarioSpec& spec) {
   return assign_all(spec, scenario, references);
 }
 
+void set_again(std::vector<Assignment>& set, Assignment each) {
+  std::erase_if(set, [&](const Assignment& other) { return other.field == each.field; });
+  set.push_back(std::move(each));
+}
+
 std::string to_flags(std::span<const Assignment> assignments, const Scenario& scenario, const NamedFields& named) {
   std::string flags;
   bool overlaps = false;

@@ -50,6 +50,8 @@ bool can_fuse_attention(const Scenario& scenario);
 std::string fact_text(std::string_view field, std::string_view value);
 // Whether the value of a field or a fact changes with that of `other`.
 bool depends_on(std::string_view field, std::string_view other);
+// Adds `each` in the place of what set its field before.
+void set_again(std::vector<Assignment>& set, Assignment each);
 // The text of a field or a fact; "" of others.
 std::string value_of(const Scenario& scenario, std::string_view field);
 // Whether fields of these values are beyond what a framework has.

@@ -199,10 +199,7 @@ class Answers {
       NS_TRY(const Scenario again, resolved(all));
       for (const auto& changes :
            {differences(again.plan, scenario.plan), differences(again.training, scenario.training)}) {
-        for (const Assignment& each : changes) {
-          std::erase_if(all, [&](const Assignment& other) { return other.field == each.field; });
-          all.push_back(each);
-        }
+        for (const Assignment& each : changes) set_again(all, each);
       }
     }
     NS_EXPECTS(repeats(all));
