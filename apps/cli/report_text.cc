@@ -12,18 +12,26 @@
 namespace ns_dist::cli {
 namespace {
 
-std::string_view text_of(Recompute recompute) {
-  switch (recompute) {
+std::string recomputation_text(const ParallelPlan& plan) {
+  switch (plan.recompute) {
     case Recompute::kNone:
       return "no recomputation";
     case Recompute::kSelective:
-      return "selective recomputation";
+      if (plan.recompute_modules == Recomputation().modules) return "selective recomputation";
+      return fmt::format("selective recomputation of {}",
+                         set_text(plan.recompute_modules, names_of<RecomputeModule>()));
     case Recompute::kOperators:
       return "recomputation by operators";
     case Recompute::kFull:
       break;
   }
-  return "full recomputation";
+  std::string text = "full recomputation";
+  if (plan.recompute_layers > 0) {
+    text += fmt::format(" of {} layer{} of each {}", plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s",
+                        plan.vpp > 1 ? "chunk" : "stage");
+  }
+  if (plan.recompute_together > 1) text += fmt::format(" by {} layers", plan.recompute_together);
+  return text;
 }
 
 }  // namespace
@@ -116,7 +124,7 @@ std::string settings_text(const ParallelPlan& plan) {
   std::string settings =
       fmt::format("{}{} schedule, ZeRO {}, {}, sequence parallelism {}, flash attention {}",
                   kPasses[static_cast<std::size_t>(plan.passes)], plan.schedule, static_cast<int>(plan.zero),
-                  text_of(plan.recompute), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
+                  recomputation_text(plan), plan.sequence_parallel ? "on" : "off", plan.flash_attention ? "on" : "off");
   if (plan.optimizer == OptimizerKind::kMuon) settings += ", Muon";
   if (plan.ep > 1 && plan.expert_imbalance.value > 1 && !(plan.expert_capacity.value > 0))
     settings += fmt::format(", busiest rank of experts {:g} times the mean", plan.expert_imbalance.value);

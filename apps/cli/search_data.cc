@@ -143,7 +143,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   ordered_json json;
   json["schema"] = "ns-dist/search/1";
   json["version"] = version();
-  std::uint64_t plans = 0, evaluated = 0, bounded = 0, skipped = 0, unseen = 0;
+  std::uint64_t plans = 0, evaluated = 0, with_fewer_layers = 0, bounded = 0, skipped = 0, unseen = 0;
   double seconds = 0;
   bool interrupted = false;
   ordered_json infeasible = ordered_json::object(), examples = ordered_json::object();
@@ -151,6 +151,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
     const SearchResult& result = each.result;
     plans += result.plans;
     evaluated += result.evaluated;
+    with_fewer_layers += result.evaluated_with_fewer_layers;
     bounded += result.bounded;
     skipped += result.skipped;
     unseen += result.unseen;
@@ -172,6 +173,7 @@ std::string search_json(const std::vector<SearchCase>& cases, const SearchGoals&
   if (goals.prices) json["cost"] = prices_json(goals, gpus_of(cases));
   json["space"] = plans;
   json["evaluated"] = evaluated;
+  json["evaluated_with_fewer_layers"] = with_fewer_layers;
   json["left_out"] = {{"by_step_without_sharing", bounded}, {"by_kernels", skipped}, {"not_looked_at", unseen}};
   json["infeasible"] = infeasible;
   json["infeasible_examples"] = examples;

@@ -149,6 +149,10 @@ std::string search_counts(const SearchResult& result) {
   if (result.plans == 0) return "its plans were not counted";
   std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
                                  with_commas(static_cast<std::int64_t>(result.evaluated)));
+  if (result.evaluated_with_fewer_layers > 0) {
+    text += fmt::format(" and {} with fewer layers recomputed",
+                        with_commas(static_cast<std::int64_t>(result.evaluated_with_fewer_layers)));
+  }
   const std::uint64_t slow = result.bounded + result.skipped;
   if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
   std::uint64_t impossible = 0;

@@ -55,7 +55,11 @@ struct CalibrationAt {
 };
 CalibrationAt calibration_at(const FamilyCalibration& family, const CalibrationPlace& x);
 
-// Seconds of `op` at the nominal peak and at the nominal memory bandwidth.
+// How many times fewer multiplications the fastest algorithm of `op` needs than the direct one, which work_of counts:
+// 2.25 for a 3x3 convolution of stride 1 by Winograd's F(2x2, 3x3) (Lavin and Gray 2016, arXiv 1509.09308, s.4.1).
+double fewer_multiplications(const Operator& op);
+
+// Seconds of `op` by the direct algorithm at the nominal peak, and at the nominal memory bandwidth.
 std::pair<double, double> pipe_seconds(const Gpu& gpu, const Operator& op);
 
 }  // namespace ns_dist

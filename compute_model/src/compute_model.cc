@@ -111,18 +111,10 @@ class KernelModel final : public BatchCost {
     return std::nullopt;
   }
 
-  // Both pipes at their nominal peaks. A 3x3 convolution of stride 1 needs 2.25 times fewer multiplications by
-  // Winograd's F(2x2, 3x3) (Lavin and Gray 2016, arXiv 1509.09308, s.4.1).
-  static double floor_of(const Operator& op, const Roofline& roofline) {
-    constexpr double kFewer = 2.25;
-    const auto* convolution = std::get_if<Convolution>(&op.kind);
-    if (convolution == nullptr || convolution->kernel != 3 || convolution->stride != 1) return roofline.floor();
-    return std::max(roofline.compute / kFewer, roofline.memory);
-  }
-
   Forecast answer(const Operator& op, const Question& question, Steps& steps) const {
     const Roofline& roofline = question.roofline;
-    const double floor = floor_of(op, roofline);
+    // Both pipes at their nominal peaks.
+    const double floor = std::max(roofline.compute / fewer_multiplications(op), roofline.memory);
     if (steps.on()) {
       steps.add("flops", question.work.flops / FLOP);
       steps.add("least_traffic_B", (question.work.read + question.work.written) / B,

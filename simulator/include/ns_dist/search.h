@@ -142,9 +142,11 @@ struct SearchResult {
   std::vector<SearchPoint> points;    // where no interrupt came: every plan that could be an answer, by its bound
   std::uint64_t plans = 0;            // of the space; 0: interrupted before they were counted
   std::uint64_t evaluated = 0;        // timed exactly
-  std::uint64_t bounded = 0;          // left out, because the step without sharing is too long
-  std::uint64_t skipped = 0;          // left out, because their passes take too long; not checked for memory
-  std::uint64_t unseen = 0;           // not looked at, when interrupted
+  // Timed exactly as well: plans of the space that recompute all layers, with fewer of them recomputed.
+  std::uint64_t evaluated_with_fewer_layers = 0;
+  std::uint64_t bounded = 0;  // left out, because the step without sharing is too long
+  std::uint64_t skipped = 0;  // left out, because their passes take too long; not checked for memory
+  std::uint64_t unseen = 0;   // not looked at, when interrupted
   std::map<std::string, std::uint64_t> infeasible;  // by reason: "memory", or the field at fault
   // Of each reason, the first in the order of the space; of a global batch at fault, that of least_sequences.
   std::map<std::string, std::string> examples;

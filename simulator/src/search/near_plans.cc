@@ -52,7 +52,7 @@ void NearPlans::time(std::vector<NearPlan*> plans) {
   for (std::size_t i = 0; i < plans.size(); ++i) plans[i]->step = steps[i];
   for (const NearPlan* plan : plans) {
     if (plan->step < 0) continue;
-    if (plan->is_of_space()) ++timed_;
+    ++(plan->is_of_space() ? timed_ : timed_with_fewer_layers_);
     best_ = std::min(best_, plan->step);
   }
 }

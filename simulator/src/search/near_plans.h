@@ -37,6 +37,7 @@ class NearPlans {
   double limit() const { return best_ * (1 + within_); }
   bool found() const { return best_ < most_; }
   double best() const { return best_; }
+  std::uint64_t timed_with_fewer_layers() const { return timed_with_fewer_layers_; }
   // Of the plans of the space.
   std::uint64_t timed() const { return timed_; }
   std::uint64_t forgotten() const { return forgotten_; }  // that were never timed
@@ -79,7 +80,7 @@ class NearPlans {
   const Session& session_;
   Crew& crew_;
   double within_, most_, best_;
-  std::uint64_t timed_ = 0, forgotten_ = 0;
+  std::uint64_t timed_ = 0, timed_with_fewer_layers_ = 0, forgotten_ = 0;
   std::vector<NearPlan> plans_;
 };
 

@@ -102,6 +102,7 @@ class Search {
     look_at_groups();
     NS_TRY_VOID(add_answers(groups_, session_, crew_, near_, result_));
     result_.evaluated = near_.timed();
+    result_.evaluated_with_fewer_layers = near_.timed_with_fewer_layers();
     result_.bounded += near_.forgotten();
     for (const NearPlan& plan : near_.all()) {
       if (plan.step < 0 && plan.is_of_space()) ++(crew_.stop() ? result_.unseen : result_.bounded);

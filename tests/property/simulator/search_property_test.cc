@@ -231,6 +231,7 @@ RC_GTEST_PROP(Search, DoesNotDependOnTheNumberOfThreads, ()) {
     RC_ASSERT(one->answers[i].why == three->answers[i].why);
   }
   RC_ASSERT(one->evaluated == three->evaluated);
+  RC_ASSERT(one->evaluated_with_fewer_layers == three->evaluated_with_fewer_layers);
   RC_ASSERT(one->bounded == three->bounded);
   RC_ASSERT(one->infeasible == three->infeasible);
   RC_ASSERT(one->examples == three->examples);

@@ -242,6 +242,19 @@ TEST(Answers, AFolderNamesItsModel) {
   }
 }
 
+// The summary says how much is recomputed.
+TEST(Answers, WhichLayersAndModulesAreRecomputed) {
+  for (const auto& [recompute, text] :
+       {std::pair("selective:core_attn,mlp", ", selective recomputation of core_attn,mlp, "),
+        std::pair("full", ", full recomputation, "),
+        std::pair("full:1", ", full recomputation of 1 layer of each stage, "),
+        std::pair("full:3 --vpp 2", ", full recomputation of 3 layers of each chunk, "),
+        std::pair("full:uniform:2", ", full recomputation by 2 layers, ")}) {
+    EXPECT_THAT(answered(std::string("--model gpt2 --pp 2 --dp 2 --global-batch 16 --recompute ") + recompute).out,
+                HasSubstr(text));
+  }
+}
+
 // Blanks around the commas of a list are no part of its values.
 TEST(Answers, ListsMayHaveBlanks) {
   const std::string plan = "--model gpt2 --pp 2 --dp 2 --global-batch 16 --json ";

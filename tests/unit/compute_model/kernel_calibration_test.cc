@@ -376,6 +376,31 @@ TEST(KernelCalibration, ARowFasterThanThePeakIsAnError) {
   EXPECT_EQ(refused.error().where, "measured.csv:26");
 }
 
+// cuDNN's Winograd kernels need 2.25 times fewer multiplications than the direct algorithm.
+TEST(KernelCalibration, AreConvolutionsByWinogradRefused) {
+  const auto rows = [](double share, std::int64_t stride) {
+    std::string text = "op,dtype,b,cin,cout,ksize,stride,isize,latency_ms\n";
+    for (const std::int64_t channels : {128, 192, 256, 320, 384, 512}) {
+      Convolution op{.batch = 32, .in_channels = channels, .in_height = 56, .in_width = 56, .out_channels = channels};
+      op.kernel = 3, op.stride = stride, op.padding = 1;
+      const double at_peak = work_of({op, DType::kFp32}).flops / h100().vector[DType::kFp32] / units::ms;
+      text += fmt::format("conv,fp32,32,{0},{0},3,{1},56,{2}\n", channels, stride, at_peak * share);
+    }
+    return text;
+  };
+  const auto calibrated = [](const std::string& text, std::vector<std::string>* notes) {
+    return calibrate_kernels(h100(), *CsvTable::parse(text, "rows.csv"), {}, notes);
+  };
+  std::vector<std::string> none, above;
+  const auto winograd = calibrated(rows(0.48, 1), &none);
+  ASSERT_TRUE(winograd) << to_text(winograd.error());
+  EXPECT_THAT(none, ::testing::Not(::testing::Contains(::testing::HasSubstr("faster than the peak"))));
+  ASSERT_TRUE(calibrated(rows(0.4, 1), &above));
+  EXPECT_THAT(above, ::testing::Contains(::testing::HasSubstr("6 rows are faster than the peak")));
+  EXPECT_FALSE(calibrated(rows(0.2, 1), nullptr));
+  EXPECT_FALSE(calibrated(rows(0.48, 2), nullptr)) << "Winograd's algorithm is for stride 1";
+}
+
 TEST(KernelCalibration, IsNeverFasterThanPhysics) {
   const auto corrected =
       make_compute_model(h100(), {.calibration = std::make_shared<const KernelCalibration>(calibrated(h100(), 0.6))});
