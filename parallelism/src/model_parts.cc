@@ -30,6 +30,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   }
   key.plan.shard = kDefault.shard;
   key.plan.reduce_each = kDefault.reduce_each;
+  key.plan.gradient_exchange = kDefault.gradient_exchange;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;
   key.plan.fp8_params = kDefault.fp8_params;

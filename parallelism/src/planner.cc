@@ -270,11 +270,12 @@ class StepPlanner {
   // forward pass begins and kept until its backward pass, as PyTorch's FSDP does with the root module. A layer's
   // activations go down beside the next layer and come back beside the one whose backward pass is before theirs
   // (TransformerEngine, cpu_offload.py). Nothing is under way where a pass ends.
-  bool runs_layer_by_layer() const { return !adds_up_gradients(plan_) || plan_.offload_activations > 0; }
+  bool runs_layer_by_layer() const { return exchanges_by_layer(plan_) || plan_.offload_activations > 0; }
 
   void layer_runs(const StagePass& pass, const std::vector<Run>& runs, bool second, Bodies& body) {
     const bool forward = pass.kind == PassKind::kForward;
     const bool reduces = !adds_up_gradients(plan_) && computes_weight_gradient(pass.kind);
+    const bool stops = may_stop_for_reductions(plan_) && !plan_.overlap_grad_reduce;
     // A pass for weight gradients alone reads no weights, and finds the activations that the one before it loaded.
     const bool loads = !forward && pass.kind != PassKind::kWeightGradient;
     const bool gathers = shards_weights(plan_) && (forward || (loads && plan_.reshard));
@@ -346,6 +347,7 @@ class StepPlanner {
       emit(i == last ? agreed(work, pass.kind) : work, run.layer);
       to_reduce.reset();
       if (reduces && replicas_.parameters(run.part).total() > 0) to_reduce = run.part;
+      if (to_reduce && stops) emit(fragments_.with({.reduces = std::exchange(to_reduce, {})}), -1);
       if (forward) to_store = offloaded(i);
       if (pass.last) reduce(pass.chunk, run.part, run.layer, body);
     }
@@ -516,7 +518,7 @@ bool reduces_gradients_once(const ParallelPlan& plan) {
 }
 
 bool reduces_beside_passes(const ParallelPlan& plan) {
-  return reduces_gradients_once(plan) && !is_whole_in_passes(plan);
+  return (reduces_gradients_once(plan) && !is_whole_in_passes(plan)) || may_stop_for_reductions(plan);
 }
 
 Result<StepProgram> plan_program(const Model& model, const ParallelPlan& plan, const Training& training) {

@@ -66,7 +66,7 @@ std::vector<WorkItem> ReplicaCollectives::reductions(const RankParameters& param
     const std::string name = experts ? "experts.gradients" : "gradients";
     const Bytes size = (experts ? reduced.experts : reduced.dense) * gradient_size(plan_, shape_.dtype);
     if (!(size > Bytes())) continue;
-    const bool whole = sums_whole_gradients(plan_);
+    const bool whole = all_reduces_gradients(plan_);
     if (sharing.size() > 1) {
       items.push_back({name + (whole ? ".all_reduce" : ".reduce_scatter"), Category::kDataParallel,
                        Collective{whole ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter, size, sharing}});
@@ -188,8 +188,7 @@ void ReplicaExchange::scale_gradients(const RankParameters& parameters, std::int
 
 LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, const Training& training,
                                PlanCache& cache) {
-  // Of rounds, most passes have none.
-  if (adds_up_gradients(plan) || plan.optimizer == OptimizerKind::kMuon || has_layers_in_16_bits(plan)) return {};
+  if (!exchanges_by_layer(plan) || plan.optimizer == OptimizerKind::kMuon || has_layers_in_16_bits(plan)) return {};
   const std::shared_ptr<const ModelParts> parts = part_sizes(model, plan, training, cache);
   const Shape shape(model, plan, training);
   const ReplicaCollectives collectives(plan, shape, mesh_of(plan), {});
@@ -205,6 +204,7 @@ LayerExchanges layer_exchanges(const Model& model, const ParallelPlan& plan, con
     if (shards_weights(plan)) add(collectives.gathers(weights), exchange.forward);
     if (plan.passes == Passes::kForward) continue;
     if (shards_weights(plan) && plan.reshard) exchange.backward = exchange.forward;
+    if (adds_up_gradients(plan)) continue;  // of a round, most passes have none
     add(collectives.reductions(layer.parameters), exchange.backward);
   }
   // Frozen layers, whose weights are as large, are kinds of their own.

@@ -87,6 +87,9 @@ Reason reduces_by_layers(const Scenario& s) {
   if (!shards_gradients(s.plan)) return one_replica(s);
   return "under plan/zero=2 and 3 gradients are reduced layer by layer";
 }
+Reason reduces_beside_layers(const Scenario& s) {
+  return may_stop_for_reductions(s.plan) && s.plan.passes != Passes::kForward ? "" : reduces_by_layers(s);
+}
 Reason gathers_by_layers(const Scenario& s) {
   if (s.plan.zero != ZeroStage::kParameters) return one_replica(s);
   return "under plan/zero=3 weights are gathered layer by layer";
@@ -187,7 +190,14 @@ Reason nothing_to_recompute(const Scenario& s) {
 Reason whole_gradients(const Scenario& s) {
   if (s.plan.passes == Passes::kForward) return no_backward(s);
   if (!has_replicas(s.plan)) return one_replica(s);
-  return s.plan.zero == ZeroStage::kGradients ? "" : "it is of plan/zero=2";
+  if (is_whole_in_passes(s.plan)) return "FSDP2 in a pipeline reduces gradients once a step";
+  return shards_gradients(s.plan) ? "" : "it is of plan/zero=2 and 3";
+}
+Reason sums_no_shares(const Scenario& s) {
+  if (s.plan.passes == Passes::kForward) return no_backward(s);
+  if (!has_replicas(s.plan)) return one_replica(s);
+  const bool of_shares = s.plan.zero == ZeroStage::kOptimizer || s.plan.zero == ZeroStage::kGradients;
+  return of_shares ? "" : "it is of plan/zero=1 and 2";
 }
 
 Reason whole_logits(const Scenario& s) {
@@ -231,7 +241,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/overlap_p2p", one_stage},
     {"plan/first_stage_layers", one_stage},
     {"plan/last_stage_layers", one_stage},
-    {"plan/overlap_grad_reduce", reduces_by_layers},
+    {"plan/overlap_grad_reduce", reduces_beside_layers},
     {"plan/average_in_collective", reduces_by_layers},
     {"plan/overlap_param_gather", gathers_by_layers},
     {"plan/grad_buckets", exchanges_at_once},
@@ -242,6 +252,7 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/blocking_tp", nothing_blocks},
     {"plan/zero_library", whole_weights},
     {"plan/reduce_each", whole_gradients},
+    {"plan/gradient_exchange", sums_no_shares},
     {"plan/reshard", whole_weights},
     {"plan/prefetch", whole_weights},
     {"plan/recompute_early_stop", no_full_recomputation},
@@ -329,7 +340,7 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
   if (schedule.hides_tokens) {
     if (microbatches_of(plan, scenario.training) == 1) {
       found.add(fmt::format("plan/schedule={}", plan.schedule), "with one microbatch no passes run in pairs");
-    } else if (shards_gradients(plan) && !reduces_each_round(plan) && scenario.model.moe && plan.ep > 1) {
+    } else if (exchanges_by_layer(plan) && scenario.model.moe && plan.ep > 1) {
       found.add(
           fmt::format("plan/schedule={} hides no tokens of experts under plan/zero={}, whose layers gather weights or "
                       "reduce gradients in turn; plan/zero=1 lets it",

@@ -155,10 +155,15 @@ inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {
 enum class ZeroLibrary { kDefault, kFsdp, kFsdp2 };
 template <>
 inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ZeroLibrary> = {"default", "fsdp", "fsdp2"};
-// When ZeRO-2 reduces gradients: in each microbatch's backward pass (DeepSpeed), or once a round, which is the backward
-// passes of a model chunk that a stage runs with none of another chunk between them: they add their gradients up in a
-// whole buffer, which the last one reduces (Llama 3, arXiv 2407.21783, s.3.3.2; Chu et al., ISCA 2025, ZeRO-2 with
-// rounds of consecutive microbatches of a virtual stage).
+// How ZeRO-1 and 2 reduce gradients: each rank gets the sums of its share; or all ranks get all sums, and each keeps
+// its share (DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py, allreduce_and_scatter).
+enum class GradientExchange { kReduceScatter, kAllReduce };
+template <>
+inline constexpr std::array<std::string_view, 2> kEnumeratorNames<GradientExchange> = {"reduce-scatter", "all-reduce"};
+// When ZeRO-2 and 3 reduce gradients: in each microbatch's backward pass (DeepSpeed), or once a round, which is the
+// backward passes of a model chunk that a stage runs with none of another chunk between them: they add their gradients
+// up in a whole buffer, which the last one reduces (Llama 3, arXiv 2407.21783, s.3.3.2; Chu et al., ISCA 2025, ZeRO-2
+// with rounds of consecutive microbatches of a virtual stage; PyTorch, no_sync of FSDP).
 enum class ReduceEach { kMicrobatch, kRound };
 template <>
 inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ReduceEach> = {"microbatch", "round"};
@@ -193,9 +198,10 @@ struct ParallelPlan {
   ZeroStage zero = ZeroStage::kOptimizer;
   ZeroLibrary zero_library = ZeroLibrary::kDefault;
   std::int64_t shard = 0;  // replicas that share one copy of what ZeRO spreads; 0: all of dp x cp
-  ReduceEach reduce_each = ReduceEach::kMicrobatch;  // ZeRO 2: when gradients are reduced
-  bool reshard = true;                               // ZeRO 3: the backward pass gathers weights again
-  std::int64_t prefetch = 1;                         // ZeRO 3: layers whose weights are gathered ahead
+  ReduceEach reduce_each = ReduceEach::kMicrobatch;                       // ZeRO 2 and 3: when gradients are reduced
+  GradientExchange gradient_exchange = GradientExchange::kReduceScatter;  // ZeRO 1 and 2
+  bool reshard = true;        // ZeRO 3: the backward pass gathers weights again
+  std::int64_t prefetch = 1;  // ZeRO 3: layers whose weights are gathered ahead
   Recompute recompute = Recompute::kNone;
   ModuleSet recompute_modules = set_of(RecomputeModule::kCoreAttention);  // of selective recomputation
   std::int64_t recompute_layers = 0;                                      // of each chunk, under full; 0: all
@@ -337,7 +343,7 @@ constexpr bool shards_gradients(const ParallelPlan& plan) {
   return plan.zero >= ZeroStage::kGradients && runs_by_layer(plan);
 }
 constexpr bool reduces_each_round(const ParallelPlan& plan) {
-  return plan.zero == ZeroStage::kGradients && shards_gradients(plan) && plan.reduce_each == ReduceEach::kRound;
+  return shards_gradients(plan) && plan.reduce_each == ReduceEach::kRound;
 }
 // Whether a backward pass adds its weight gradients to those of the passes before it. Where it reduces them itself,
 // each rank adds up its share of what comes.
@@ -363,6 +369,8 @@ constexpr bool shards_weights(const ParallelPlan& plan) {
 }
 // Whether their parts lie in the host's memory.
 constexpr bool offloads_weights(const ParallelPlan& plan) { return plan.offload_weights && shards_weights(plan); }
+// Whether layers run beside the exchange of weights, or of gradients, of the layers next to them.
+constexpr bool exchanges_by_layer(const ParallelPlan& plan) { return shards_weights(plan) || !adds_up_gradients(plan); }
 // Whether nothing but the number of positions says which layers they hold; and the plan made so.
 inline bool divides_evenly(const ParallelPlan& plan) {
   return plan.first_stage_layers == 0 && plan.last_stage_layers == 0 && !plan.account_embedding && !plan.account_loss &&
@@ -377,6 +385,18 @@ inline void divide_evenly(ParallelPlan& plan) {
 constexpr bool sums_whole_gradients(const ParallelPlan& plan) {
   return plan.optimizer == OptimizerKind::kMuon && plan.zero == ZeroStage::kOptimizer &&
          plan.muon_buffers == MuonBuffers::kWhole;
+}
+// Whether the reductions of ZeRO-1 and 2 are all-reduces.
+constexpr bool all_reduces_gradients(const ParallelPlan& plan) {
+  const bool of_shares = plan.zero == ZeroStage::kOptimizer || plan.zero == ZeroStage::kGradients;
+  return sums_whole_gradients(plan) || (of_shares && plan.gradient_exchange == GradientExchange::kAllReduce);
+}
+// Whether the backward passes of ZeRO-2 stop for the reduction of each layer's gradients unless
+// plan/overlap_grad_reduce lets them go on: DeepSpeed reduces on the stream of the kernels where overlap_comm is off,
+// as by default below stage 3 (deepspeed/runtime/zero/config.py, overlap_comm_valid; stage_1_and_2.py, average_tensor).
+constexpr bool may_stop_for_reductions(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kGradients && shards_gradients(plan) && !adds_up_gradients(plan) &&
+         all_reduces_gradients(plan);
 }
 // Whether the optimizer gets what it updates. Muon needs whole matrices. ZeRO-3 splits them, and FSDP2 alone has an
 // optimizer that brings them together again (torchtitan, distributed/flex_shard/dist_muon.py, August 2026).
@@ -481,10 +501,14 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .in_reports = kOptional},
         plan.shard);
   visit({.name = "plan/reduce_each",
-         .help = "ZeRO 2: gradients are reduced in each backward pass, or in the last one of a round: of those that a "
-                 "model chunk runs with no other chunk's between them",
+         .help = "ZeRO 2 and 3: gradients are reduced in each backward pass, or in the last one of a round: of those "
+                 "that a model chunk runs with no other chunk's between them",
          .in_reports = kOptional},
         plan.reduce_each);
+  visit({.name = "plan/gradient_exchange",
+         .help = "ZeRO 1 and 2: each replica gets the sums of its share of the gradients, or all sums (DeepSpeed)",
+         .in_reports = kOptional},
+        plan.gradient_exchange);
   visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
         plan.reshard);
   visit({.name = "plan/prefetch",

@@ -89,7 +89,7 @@ bool has_several_places(const Cluster& cluster, std::int64_t distance) {
   return distance > 0 && distance < period_of(cluster);
 }
 
-bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && adds_up_gradients(plan); }
+bool pairs_passes(const ParallelPlan& plan) { return traits_of(plan).pairs_passes && !exchanges_by_layer(plan); }
 
 PassesOfOne passes_of_one(const StepProgram& program, const std::vector<Forecast>& forecasts, const Model& model) {
   PassesOfOne found;

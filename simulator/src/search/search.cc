@@ -268,8 +268,9 @@ class Search {
   // nothing for the passes without it.
   using Passes = std::vector<std::uint32_t>;
   Passes passes_of(std::uint32_t group, const Scenario& scenario, std::optional<std::uint32_t> recomputation) const {
-    Passes key{static_cast<std::uint32_t>(scenario.plan.cp_inner), adds_up_gradients(scenario.plan) ? 0u : 1u,
-               static_cast<std::uint32_t>(distances_[group])};
+    const ParallelPlan& plan = scenario.plan;
+    const std::uint32_t sums = (adds_up_gradients(plan) ? 0u : 1u) + (exchanges_by_layer(plan) ? 2u : 0u);
+    Passes key{static_cast<std::uint32_t>(plan.cp_inner), sums, static_cast<std::uint32_t>(distances_[group])};
     key.reserve(space_.groups + 4);
     for (std::size_t i = 0; i < space_.groups; ++i) {
       const bool spreads = i == pp_ || i == dp_ || i == zero_ || i == shard_;

@@ -74,7 +74,8 @@ Question any_question() {
   plan.etp = any_of({0, 0, 1, 2});
   plan.zero = static_cast<ZeroStage>(any_of({0, 1, 2, 3}));
   if (plan.zero == ZeroStage::kParameters) plan.zero_library = static_cast<ZeroLibrary>(any_of({0, 1, 2}));
-  if (plan.zero != ZeroStage::kParameters && coin()) plan.reduce_each = ReduceEach::kRound;
+  if (coin()) plan.reduce_each = ReduceEach::kRound;
+  plan.gradient_exchange = static_cast<GradientExchange>(any_of({0, 0, 1}));
   if (coin()) {
     plan.optimizer = OptimizerKind::kMuon;
     plan.muon_tp = static_cast<MuonSplit>(*rc::gen::inRange(0, 3));

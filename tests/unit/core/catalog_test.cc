@@ -232,9 +232,9 @@ TEST_F(CatalogTest, NoFrameworkRepeatsWhatItIsLike) {
       EXPECT_TRUE(same == base->only.end() || FieldLimit(*same) != FieldLimit(each)) << each.where;
     }
   }
-  // megatron-bridge, nemo, llm-foundry, bigscience, transformers-compile, transformers-liger, transformers-sdpa,
-  // torchtune
-  EXPECT_EQ(like, 8);
+  // megatron-bridge, nemo, llm-foundry, bigscience, torchtune, trl, and transformers-compile, -liger, -sdpa, -fsdp and
+  // -deepspeed
+  EXPECT_EQ(like, 11);
 }
 
 TEST_F(CatalogTest, HasWhatItsUsersWerePromised) {

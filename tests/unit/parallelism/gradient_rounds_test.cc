@@ -1,5 +1,5 @@
-// ZeRO-2 that reduces gradients once a round (plan/reduce_each=round): which passes reduce, what the others compute,
-// and what a stage keeps whole.
+// ZeRO-2 and 3 that reduce gradients once a round (plan/reduce_each=round): which passes reduce, what the others
+// compute, and what a stage keeps whole; and ZeRO-1 and 2 that sum all gradients on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -249,14 +249,58 @@ TEST(GradientRounds, OfAdapters) {
   EXPECT_NEAR(stage.gradients / B, 4 * (4 * layer / 2 + 2 * layer), 1);
 }
 
-// ZeRO-3 has no whole gradients; there and without shared gradients the choice changes nothing.
-TEST(GradientRounds, AreOfZero2Alone) {
+// FSDP under no_sync: every pass gathers weights, the last one reduces what all have added up, whose buffer is there
+// beside the shares in fp32.
+TEST(GradientRounds, OfZero3GatherInEachPass) {
+  const Model model = llama(8, 512, 8, 8, 1024);
+  const Training training{32, 1, 256, Precision::kBf16};
+  const double all = 8 * layer_of(model) + 2 * kTableSize + kNormSize;
+  ParallelPlan plan{.dp = 4};
+  plan.zero = ZeroStage::kParameters, plan.zero_library = ZeroLibrary::kFsdp2;
+  plan.grad_accumulation = GradAccumulation::kLow;
+  const Runs each = runs_of(model, plan, training);
+  const StageMemory small = memory_budget(model, plan, training)->stages[0];
+  plan.reduce_each = ReduceEach::kRound;
+  const Runs once = runs_of(model, plan, training);
+  const StageMemory large = memory_budget(model, plan, training)->stages[0];
+  EXPECT_EQ(once.count.at("weights.all_gather"), each.count.at("weights.all_gather"));
+  EXPECT_EQ(once.size.at("weights.all_gather"), each.size.at("weights.all_gather"));
+  EXPECT_NEAR(each.size.at("gradients.reduce_scatter"), 8 * 2 * all, 1);
+  EXPECT_NEAR(once.size.at("gradients.reduce_scatter"), 2 * all, 1);
+  EXPECT_NEAR(large.gradients / B, 4 * all / 4 + 2 * all, 1);
+  EXPECT_LT(small.gradients, large.gradients);
+}
+
+// DeepSpeed's ZeRO-1 sums once a step, its ZeRO-2 in each pass, where the next layer waits for it unless it overlaps.
+TEST(GradientRounds, OfDeepSpeedAreAllReduces) {
+  const Model model = llama(8, 512, 8, 8, 1024);
+  const Training training{32, 1, 256, Precision::kBf16};
+  const double all = 8 * layer_of(model) + 2 * kTableSize + kNormSize;
+  for (const auto& [zero, passes] : {std::pair(ZeroStage::kOptimizer, 1.0), std::pair(ZeroStage::kGradients, 8.0)}) {
+    ParallelPlan plan{.dp = 4};
+    plan.zero = zero, plan.grad_accumulation = GradAccumulation::kLow;
+    const Runs scattered = runs_of(model, plan, training);
+    plan.gradient_exchange = GradientExchange::kAllReduce;
+    const Runs summed = runs_of(model, plan, training);
+    EXPECT_NEAR(scattered.size.at("gradients.reduce_scatter"), passes * 2 * all, 1);
+    EXPECT_EQ(summed.count.count("gradients.reduce_scatter"), 0u);
+    EXPECT_NEAR(summed.size.at("gradients.all_reduce"), passes * 2 * all, 1);
+    EXPECT_EQ(
+        memory_budget(model, plan, training)->peak(),
+        memory_budget(model, ParallelPlan{.dp = 4, .zero = zero, .grad_accumulation = GradAccumulation::kLow}, training)
+            ->peak());
+  }
+}
+
+// In a pipeline FSDP2 holds whole sums anyway. There and without shared gradients the choice changes nothing.
+TEST(GradientRounds, AreOfSharedGradientsAlone) {
   const Model model = llama(8, 512, 8, 8, 1024);
   const Training training{32, 1, 256, Precision::kBf16};
   ParallelPlan plan{.pp = 2, .dp = 2, .vpp = 2, .schedule = "interleaved"};
   for (const auto& [zero, replicas] : {std::tuple(ZeroStage::kNone, 2), std::tuple(ZeroStage::kOptimizer, 2),
                                        std::tuple(ZeroStage::kGradients, 1), std::tuple(ZeroStage::kParameters, 2)}) {
     plan.zero = zero, plan.dp = replicas;
+    if (zero == ZeroStage::kParameters) plan.zero_library = ZeroLibrary::kFsdp2;
     plan.reduce_each = ReduceEach::kRound;
     const Runs with = runs_of(model, plan, training);
     const Bytes memory = memory_budget(model, plan, training)->peak();

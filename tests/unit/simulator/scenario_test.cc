@@ -1177,6 +1177,25 @@ TEST(Resolve, ARemedySpreadsWholeExperts) {
   EXPECT_GT(divided->step, again->step);
 }
 
+// Who shares weights under ZeRO has the kernels of the model's code still, and launches as many.
+TEST(Scenario, DoModelsOfTransformersKeepTheirKernelsUnderZero) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("plan/dp", 8).set("training/global_batch", 64);
+  const auto with = [&](const char* framework) { return resolved(spec.set("framework", framework)); };
+  const Scenario alone = with("transformers-sdpa");
+  for (const char* framework : {"transformers-fsdp", "transformers-deepspeed"}) {
+    const Scenario shared = with(framework);
+    EXPECT_EQ(shared.plan.zero, ZeroStage::kParameters) << framework;
+    EXPECT_EQ(shared.plan.weights, WeightStorage::kMaster) << framework;
+    EXPECT_EQ(shared.plan.written_out, alone.plan.written_out) << framework;
+    EXPECT_EQ(shared.plan.fused_kernels, alone.plan.fused_kernels) << framework;
+    EXPECT_EQ(shared.host.launch_cost, alone.host.launch_cost) << framework;
+    EXPECT_EQ(shared.compared_with, "") << framework;
+  }
+  EXPECT_TRUE(reduces_each_round(with("transformers-fsdp").plan));
+  EXPECT_FALSE(reduces_each_round(with("fsdp").plan));
+}
+
 // Stored scores take most of the memory: fused attention and some recomputation, not recomputation of everything.
 TEST(Resolve, ARemedyFusesAttention) {
   ScenarioSpec spec;

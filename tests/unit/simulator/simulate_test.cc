@@ -1104,6 +1104,23 @@ TEST(Simulate, GradientsReducedOnceARound) {
   }
 }
 
+// DeepSpeed's ZeRO-2 computes nothing while a layer's gradients are summed, unless they overlap: then as much of them
+// is hidden as of reduce-scatters, which take less.
+TEST(Simulate, DoBackwardPassesStopForDeepSpeedsReductions) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 1).set("framework", "deepspeed");
+  spec.set("plan/dp", 8).set("plan/zero", 2).set("training/global_batch", 32).set("training/sequence", 4096);
+  const Report stops = *simulate(resolved(spec));
+  EXPECT_EQ(stops.scenario.plan.gradient_exchange, GradientExchange::kAllReduce);
+  spec.set("plan/overlap_grad_reduce", true);
+  const Report overlaps = *simulate(resolved(spec));
+  spec.set("plan/gradient_exchange", "reduce-scatter");
+  const Report scatters = *simulate(resolved(spec));
+  EXPECT_GT(stops.step, 1.1 * overlaps.step);
+  EXPECT_NEAR(overlaps.step / scatters.step, 1.02, 0.03);
+  EXPECT_EQ(stops.memory.peak(), scatters.memory.peak());
+}
+
 // Gradients that the backward pass just hides: they are not on the critical path, but a network that is slower within
 // its interval would expose them. Over slower links neither end of the interval comes sooner.
 TEST(Simulate, TheIntervalHoldsCollectivesThatAreHidden) {

@@ -107,6 +107,7 @@ const std::vector<FieldValues>& options() {
       {"plan/zero_library", {"fsdp", "fsdp2"}},
       {"plan/grad_accumulation", {"fp32"}},
       {"plan/reduce_each", {"round"}},
+      {"plan/gradient_exchange", {"all-reduce"}},
       {"plan/reshard", {"off"}},
       {"plan/prefetch", {"0", "2"}},
       {"plan/recompute_early_stop", {"on"}},
