@@ -14,6 +14,7 @@
 
 #include "ns_dist/files.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/trimmed.h"
 
 namespace ns_dist {
@@ -303,16 +304,21 @@ void AnsweredCsv::append_row(const CsvTable& piece, std::size_t row, std::string
   while (column < kept_.size()) append("");
 }
 
+std::optional<double> usable_latency(std::string_view text) {
+  const auto latency = number_from<double>(text);
+  return latency && *latency >= 1e-9 && *latency <= 1e9 ? latency : std::nullopt;
+}
+
 Error bad_latency(std::string_view text, std::string where) {
   return {ErrorCode::kInvalidInput, fmt::format("latency_ms is \"{}\"", shortened(text)), std::move(where),
-          "a positive number of ms, or nothing"};
+          "a positive number of ms from 1e-9 to 1e9, or nothing"};
 }
 
 Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_view bad, std::string where) {
   if (latency_ms) return *latency_ms;
   Error error = bad_latency(bad, std::move(where));
   if (bad.empty()) error.message = "no latency_ms";
-  error.expected = "a positive number of ms";
+  error.expected = "a positive number of ms from 1e-9 to 1e9";
   error.hint = "measure it, or leave the row out";
   return fail(std::move(error));
 }

@@ -193,12 +193,8 @@ Result<KernelRow> KernelReader::row(std::size_t index) const {
     return fail(error);
   }
   if (f.has(kLatency) && f.text(kLatency) != "inf") {  // out of memory
-    const auto latency = number_from<double>(f.text(kLatency));
-    if (latency && *latency > 0 && std::isfinite(*latency)) {
-      row.latency_ms = *latency;
-    } else {
-      row.bad_latency = f.text(kLatency);
-    }
+    row.latency_ms = usable_latency(f.text(kLatency));
+    if (!row.latency_ms) row.bad_latency = f.text(kLatency);
   }
   if (f.has(kPower)) {
     const double power = f.real(kPower);

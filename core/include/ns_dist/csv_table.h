@@ -21,7 +21,10 @@ namespace ns_dist {
 // folder/name.csv or folder/name.csv.gz, whichever is there; empty when neither is.
 std::filesystem::path table_path(const std::filesystem::path& folder, std::string_view name);
 
-// A measured time that is none, of the column latency_ms.
+// A measured time of the column latency_ms: 1 ps to 1e6 s, as other durations; nothing where `text` is none. Outside of
+// it, relative errors are no finite numbers.
+std::optional<double> usable_latency(std::string_view text);
+// A measured time that is none.
 Error bad_latency(std::string_view text, std::string where);
 // Of a row that has to be measured: its latency_ms, or `bad`, which stands there and is no time. Error: it has none.
 Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_view bad, std::string where);

@@ -109,12 +109,8 @@ Result<CollectiveRow> CollectiveReader::row(std::size_t index) const {
     row.imbalance = *imbalance;
   }
   if (!field(kLatency).empty()) {
-    const auto latency = number_from<double>(field(kLatency));
-    if (latency && *latency > 0 && std::isfinite(*latency)) {
-      row.latency_ms = *latency;
-    } else {
-      row.bad_latency = field(kLatency);
-    }
+    row.latency_ms = usable_latency(field(kLatency));
+    if (!row.latency_ms) row.bad_latency = field(kLatency);
   }
   return row;
 }

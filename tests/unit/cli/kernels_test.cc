@@ -90,10 +90,23 @@ TEST_F(Kernels, ForecastsRowsWhoseMeasurementIsNone) {
   const CommandResult result =
       kernels("gpu,op,b,h,latency_ms\nh100,softmax,8192,4096,OOM\nh100,softmax,8192,4096,0\nh100,softmax,8192,4096,\n");
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("in.csv:2: latency_ms is \"OOM\"; expected a positive number of ms, or nothing"));
+  EXPECT_THAT(result.err, HasSubstr("in.csv:2: latency_ms is \"OOM\"; expected a positive number of ms from 1e-9 to "
+                                    "1e9, or nothing"));
   EXPECT_THAT(result.err, HasSubstr("2 of 3 rows have no usable latency_ms"));
   EXPECT_THAT(result.err, Not(HasSubstr("could not be forecast")));
   EXPECT_THAT(result.out, HasSubstr("OOM,0."));
+}
+
+// A table of errors counts each row, or says that it does not.
+TEST_F(Kernels, NamesTimesThatAreTooShortOrTooLong) {
+  const CommandResult result = kernels(
+      "gpu,op,b,h,latency_ms\nh100,softmax,8192,4096,1e-50\nh100,softmax,8192,4096,1e39\nh100,softmax,8192,4096,0.1\n",
+      "--output out.csv");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, ContainsRegex("\nh100-sxm-80gb +softmax +1 "));
+  EXPECT_THAT(result.err, HasSubstr("in.csv:2: latency_ms is \"1e-50\""));
+  EXPECT_THAT(result.err, HasSubstr("in.csv:3: latency_ms is \"1e39\""));
+  EXPECT_THAT(result.err, HasSubstr("2 of 3 rows have no usable latency_ms"));
 }
 
 TEST_F(Kernels, ErrorsAreThoseOfAGpuHoweverItIsSpelled) {

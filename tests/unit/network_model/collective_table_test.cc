@@ -49,6 +49,21 @@ TEST(CollectiveTable, NamesWhatIsWrongAndWhere) {
   }
 }
 
+// Twice the smallest double, as a time, makes a relative error that is no number.
+TEST(CollectiveTable, TakesNoTimeThatIsNone) {
+  for (const char* time : {"0", "-1", "nan", "1e-320", "9e-10", "2e9", "1e308", "fast"}) {
+    const auto row = read("cluster,collective,ranks,bytes,latency_ms", "dgx,all_reduce,8,1024," + std::string(time));
+    ASSERT_TRUE(row) << time;
+    EXPECT_FALSE(row->latency_ms) << time;
+    EXPECT_EQ(row->bad_latency, time);
+  }
+  for (const char* time : {"1e-9", "0.026", "1e9"}) {
+    EXPECT_TRUE(
+        read("cluster,collective,ranks,bytes,latency_ms", "dgx,all_reduce,8,1024," + std::string(time))->latency_ms)
+        << time;
+  }
+}
+
 // A field too many would shift the columns behind it.
 TEST(CollectiveTable, RefusesRowsThatItCannotDivide) {
   const std::string columns = "cluster,note,collective,ranks,bytes";
