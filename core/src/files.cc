@@ -217,7 +217,9 @@ Result<OutputFile> OutputFile::open(const fs::path& path) {
   struct stat status = {};
   if (const auto own = own_descriptor(path)) {
     state->file = ::fcntl(*own, F_DUPFD_CLOEXEC, 0);
-  } else if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  } else if (const bool found = ::stat(path.c_str(), &status) == 0; !found && errno != ENOENT) {
+    return fail(unwritable(path, errno));  // a name too long, or links in a circle: known now, not when all is written
+  } else if (found && !S_ISREG(status.st_mode)) {
     state->file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   } else {
     const bool there = S_ISREG(status.st_mode);

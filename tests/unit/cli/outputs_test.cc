@@ -62,6 +62,19 @@ TEST(Outputs, WhatIsReadIsNotOverwritten) {
   }
 }
 
+// A name that no file can have is known before the work, not when its answer is to be renamed: nothing is written.
+TEST(Outputs, ANameThatIsTooLongIsRefusedAtOnce) {
+  const ScratchFolder folder;
+  const std::string name(300, 'a');
+  std::ofstream(folder.path() / "in.csv") << "op,dtype,m,n,k,latency_ms\n"
+                                          << "gemm,bf16,1024,4096,4096,0.07\ngemm,bf16,2048,4096,4096,0.12\n"
+                                          << "gemm,bf16,4096,4096,4096,0.24\ngemm,bf16,8192,4096,4096,0.47\n";
+  refused("calibrate --gpu h100 --kernels in.csv --output out.json --next " + name, folder.path(), 1,
+          "^ns-dist: --next: .*File name too long");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.json"));
+  refused("--model gpt2 --global-batch 2 --csv " + name, folder.path(), 1, "^ns-dist: --csv: .*File name too long");
+}
+
 // A reader that has seen enough is no mistake: whatever goes to standard output ends silently.
 TEST(Outputs, AReaderThatEndsIsNoMistake) {
   const ScratchFolder folder;
