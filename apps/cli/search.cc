@@ -370,15 +370,11 @@ Result<void> search_machines(Job& job, const Catalog& catalog, Searcher& searche
 }
 
 int write_answers(const Job& job, const Catalog& catalog, std::vector<SearchCase> cases) {
-  const auto write = [](const char* flag, const std::string& path, const std::string& text) -> Result<void> {
-    if (path.empty()) return {};
-    auto written = write_text(path, text);
-    if (!written) written.error().where = flag;
-    return written;
-  };
-  if (auto done = write("--csv", job.flags.csv, search_csv(cases, job.goals)); !done) return report_error(done.error());
+  if (!job.flags.csv.empty()) {
+    if (auto done = write_text(job.flags.csv, search_csv(cases, job.goals)); !done) return report_error(done.error());
+  }
   if (!job.flags.page.empty()) {
-    if (auto done = write("--report", job.flags.page, search_page(cases, job.goals, job.command)); !done) {
+    if (auto done = write_text(job.flags.page, search_page(cases, job.goals, job.command)); !done) {
       return report_error(done.error());
     }
   }

@@ -133,10 +133,7 @@ Result<void> answer(StepFlags flags, const std::string& command) {
   const std::vector<RunCheck> evidence = flags.page || !flags.json ? evidence_for(scenario) : std::vector<RunCheck>();
   if (flags.page) {
     NS_TRY(const std::string text, report_page(report, session, evidence, training(Style()), command));
-    NS_TRY_VOID(write_text(*flags.page, text).map_error([](Error error) {
-      error.where = "--report";
-      return error;
-    }));
+    NS_TRY_VOID(write_text(*flags.page, text));
   }
   if (flags.trace || flags.csv) {
     NS_TRY(const UnfoldedStep step, unfold(scenario, session));

@@ -75,6 +75,15 @@ TEST(Outputs, ANameThatIsTooLongIsRefusedAtOnce) {
   refused("--model gpt2 --global-batch 2 --csv " + name, folder.path(), 1, "^ns-dist: --csv: .*File name too long");
 }
 
+TEST(Outputs, NoRoomIsAnErrorThatNamesTheFileAndNotItsFlag) {
+  const ScratchFolder folder;
+  for (const std::string command : {"--model gpt2 --global-batch 2 --report ", "--model gpt2 --global-batch 2 --csv ",
+                                    "search --model gpt2 --gpus 2 --global-batch 2 --report ",
+                                    "search --model gpt2 --gpus 2 --global-batch 2 --csv "}) {
+    refused(command + "/dev/full", folder.path(), 1, "^ns-dist: /dev/full: cannot be written: No space left on device");
+  }
+}
+
 // A reader that has seen enough is no mistake: whatever goes to standard output ends silently.
 TEST(Outputs, AReaderThatEndsIsNoMistake) {
   const ScratchFolder folder;
