@@ -15,15 +15,18 @@
 namespace ns_dist::cli {
 namespace {
 
+// What a GPU needs, and the class of each part. The sum is StageMemory::needed().
 struct MemoryPart {
-  std::string_view name;  // and class
-  Bytes StageMemory::*bytes;
+  std::string_view name, id;
+  Bytes (*bytes)(const StageMemory&);
 };
-constexpr MemoryPart kMemoryParts[] = {{"weights", &StageMemory::weights},
-                                       {"gradients", &StageMemory::gradients},
-                                       {"optimizer", &StageMemory::optimizer},
-                                       {"activations", &StageMemory::activations},
-                                       {"other", &StageMemory::other}};
+constexpr MemoryPart kMemoryParts[] = {
+    {"weights", "weights", [](const StageMemory& stage) { return stage.weights; }},
+    {"gradients", "gradients", [](const StageMemory& stage) { return stage.gradients; }},
+    {"optimizer", "optimizer", [](const StageMemory& stage) { return stage.optimizer; }},
+    {"activations", "activations", [](const StageMemory& stage) { return stage.activations; }},
+    {"other", "other", [](const StageMemory& stage) { return stage.other; }},
+    {"CUDA context and NCCL", "beside", [](const StageMemory& stage) { return stage.needed() - stage.total(); }}};
 
 // Colors by ActivationKind: kinds that one plan has are told apart.
 constexpr std::array<std::string_view, kActivationKindCount> kKindColors = {
@@ -118,13 +121,13 @@ class StageRow {
 std::string memory_by_part(const Report& report) {
   const std::vector<StageMemory>& stages = report.memory.stages;
   const Bytes capacity = report.scenario.cluster.gpu.memory;
-  const Bytes full = 1.02 * max(capacity, report.memory.peak());
+  const Bytes full = 1.02 * max(capacity, report.memory.needed());
   const auto peak = static_cast<std::size_t>(report.memory.peak_stage);
   const auto width = [&](Bytes bytes) { return fmt::format("{:.2f}%", 100 * (bytes / full)); };
   std::string text = "<div class=\"legend\">";
   for (const MemoryPart& part : kMemoryParts) {
-    text += fmt::format("<span><i class=\"{0}\"></i>{0} (stage {1}: {2})</span>", part.name, peak,
-                        bytes_text(stages[peak].*part.bytes));
+    text += fmt::format("<span><i class=\"{}\"></i>{} (stage {}: {})</span>", part.id, part.name, peak,
+                        bytes_text(part.bytes(stages[peak])));
   }
   text += "</div>\n<div class=\"memory\">\n";
   std::string rows;
@@ -134,28 +137,33 @@ std::string memory_by_part(const Report& report) {
     text += fmt::format("<span>stage {}</span><span class=\"track\">", s);
     std::vector<std::string> values;
     for (const MemoryPart& part : kMemoryParts) {
-      text += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", part.name, width(stage.*part.bytes));
-      values.push_back(bytes_text(stage.*part.bytes));
+      text += fmt::format("<i class=\"{}\" style=\"width:{}\"></i>", part.id, width(part.bytes(stage)));
+      values.push_back(bytes_text(part.bytes(stage)));
     }
-    text += fmt::format("<u style=\"left:{}\"></u></span><span class=\"number{}\">{}</span>\n", width(capacity),
-                        stage.total() > capacity ? " bad" : "", bytes_text(stage.total()));
-    for (const Bytes bytes : {stage.total(), stage.reserved(), stage.device()}) values.push_back(bytes_text(bytes));
+    const bool fits = stage.needed() <= capacity;
+    text += fmt::format("<u style=\"left:{}\"></u></span><span class=\"number{}\">{}{}</span>\n", width(capacity),
+                        fits ? "" : " bad", bytes_text(stage.needed()), fits ? "" : ", too much");
+    for (const Bytes bytes : {stage.total(), stage.needed(), stage.reserved(), stage.device()}) {
+      values.push_back(bytes_text(bytes));
+    }
     rows += cells(s, values);
   }
-  text += fmt::format("</div>\n<p class=\"soft\">The line is the capacity of {}: {}.{}</p>\n",
-                      html(report.scenario.cluster.gpu.name), bytes_text(capacity),
-                      shown_note(shown.size(), stages.size()));
+  text += fmt::format(
+      "</div>\n<p class=\"soft\">The line is the capacity of {}: {}. A stage fits where its bar, with the hatched CUDA "
+      "context and NCCL's buffers, does not go beyond it.{}</p>\n",
+      html(report.scenario.cluster.gpu.name), bytes_text(capacity), shown_note(shown.size(), stages.size()));
   std::string head = "<th>stage</th>";
   for (const MemoryPart& part : kMemoryParts) head += fmt::format("<th class=\"number\">{}</th>", part.name);
-  for (const char* tool : {"allocated", "reserved", "nvidia-smi"}) {
+  for (const char* tool : {"allocated", "needed", "reserved", "nvidia-smi"}) {
     head += fmt::format("<th class=\"number\">{}</th>", tool);
   }
   text += table(head, rows);
   return text +
-         "<p class=\"soft\"><em>Allocated</em> is the sum: what tensors take (PyTorch's max_memory_allocated). "
-         "<em>Reserved</em> adds 5 % that the caching allocator cannot give back, and what DeepSpeed's update copies "
-         "when activations are gone. <em>nvidia-smi</em> adds the CUDA "
-         "context, 1 GiB, and NCCL's buffers, 0.5 to 0.7 GiB for each group of ranks. <em>Other</em> is "
+         "<p class=\"soft\"><em>Allocated</em> is what tensors take, from weights to other (PyTorch's "
+         "max_memory_allocated). <em>Needed</em> adds the CUDA context, 1 GiB, and NCCL's buffers, 0.5 to 0.7 GiB for "
+         "each group of ranks; it decides whether a stage fits. <em>Reserved</em> is what is allocated, 5 % that the "
+         "caching allocator cannot give back, and what DeepSpeed's update copies when activations are gone. "
+         "<em>nvidia-smi</em> is that with the CUDA context and NCCL's buffers. <em>Other</em> is "
          "256 MiB for workspaces of products, and DeepSpeed's buffers of gradients. Weights "
          "have the layers that ZeRO-3 gathers and prefetches, gradients the layers that wait for their "
          "reduction.</p>\n";
