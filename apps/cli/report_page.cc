@@ -66,11 +66,26 @@ std::string tile(const std::string& value, const std::string& meaning, std::stri
   return fmt::format("<div><b class=\"{}\">{}</b><span>{}</span></div>\n", kind, value, meaning);
 }
 
+// Of a plan that does not fit: so, and what would.
+std::string unfit(const Report& report) {
+  if (report.fits) return "";
+  const std::string remedy =
+      report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
+                                  html(to_flags(report.remedy->set, report.scenario)), html(remedy_text(report)))
+                    : "No split over more stages or ranks of a node that was tried would fit.";
+  return fmt::format(
+      "<p class=\"remedy\"><b class=\"bad\">This plan {}: {} of {} on the fullest GPU, stage {}.</b> "
+      "{}</p>\n",
+      unfit_text(report), bytes_text(report.memory.peak()), bytes_text(report.scenario.cluster.gpu.memory),
+      report.memory.peak_stage, remedy);
+}
+
 std::string answer(const Report& report) {
-  const Bytes peak = report.memory.peak(), capacity = report.scenario.cluster.gpu.memory;
-  std::string text = fmt::format(
-      "<section class=\"answer\">\n<div class=\"step\">{} <small>a step; 90 % interval {} to {}</small></div>\n",
-      duration_text(report.step), duration_text(report.step_low), duration_text(report.step_high));
+  std::string text = "<section class=\"answer\">\n" + unfit(report);
+  text +=
+      fmt::format("<div class=\"step{}\">{} <small>a step{}; 90 % interval {} to {}</small></div>\n",
+                  report.fits ? "" : " soft", duration_text(report.step), report.fits ? "" : " if memory were no limit",
+                  duration_text(report.step_low), duration_text(report.step_high));
   text += interval(report);
   if (report.against) {
     const std::string parts = difference_parts_text(report.against->difference);
@@ -95,18 +110,13 @@ std::string answer(const Report& report) {
                  fmt::format("of electricity of the GPUs alone, each at its {:.0f} W all the time, PUE {}",
                              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value));
   }
-  text += tile(fmt::format("{}: {}", bytes_text(peak), report.fits ? "fits" : unfit_text(report)),
-               fmt::format("of {} on the fullest GPU, stage {}", bytes_text(capacity), report.memory.peak_stage),
-               report.fits ? "good" : "bad");
-  text += "</div>\n";
-  if (!report.fits) {
-    const std::string remedy =
-        report.remedy ? fmt::format("It would fit with <code>{}</code> ({}).",
-                                    html(to_flags(report.remedy->set, report.scenario)), html(remedy_text(report)))
-                      : "No split over more stages or ranks of a node that was tried would fit.";
-    text += fmt::format(
-        "<p class=\"remedy\"><b class=\"bad\">This plan does not fit into the GPU's memory.</b> {}</p>\n", remedy);
+  if (report.fits) {
+    text += tile(bytes_text(report.memory.peak()) + ": fits",
+                 fmt::format("of {} on the fullest GPU, stage {}", bytes_text(report.scenario.cluster.gpu.memory),
+                             report.memory.peak_stage),
+                 "good");
   }
+  text += "</div>\n";
   return text + "</section>\n";
 }
 
@@ -169,7 +179,7 @@ std::string path_section(const Report& report) {
 
 std::string improvements_section(const Report& report) {
   std::string text;
-  for (const Improvement& improvement : report.improvements) {
+  for (const Improvement& improvement : told_improvements(report)) {
     const std::string flags = to_flags(improvement.set, report.scenario);
     text += fmt::format("<li><b>{}</b> {}{}</li>\n", saving_text(improvement, report.step),
                         html(with_flags(improvement.change)),

@@ -152,6 +152,12 @@ std::string report_json(Report report) {
   return to_json(report);
 }
 
+std::vector<Improvement> told_improvements(const Report& report) {
+  std::vector<Improvement> told = report.improvements;
+  if (!report.fits) std::erase_if(told, [](const Improvement& each) { return each.set.empty(); });
+  return told;
+}
+
 std::string unfit_text(const Report& report) {
   if (report.memory.peak() > report.scenario.cluster.gpu.memory) return "does not fit";
   return fmt::format("does not fit beside {} of the CUDA context and NCCL's buffers",

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "ns_dist/report.h"
 
@@ -35,6 +36,9 @@ std::string difference_text(const StepDifference& difference);
 std::string difference_parts_text(const StepDifference& difference);
 // "-488.5 ms (-11.0 to +0.5 %)", of the step; of a limit "-1.2 s at most,"
 std::string saving_text(const Improvement& improvement, Seconds step);
+
+// The improvements that people are told. Limits of a plan that cannot run are none of them.
+std::vector<Improvement> told_improvements(const Report& report);
 
 // Of a plan that does not fit: "does not fit", or what there is no room for beside its tensors.
 std::string unfit_text(const Report& report);

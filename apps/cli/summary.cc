@@ -96,11 +96,50 @@ Bytes logits_at_peak(const Report& report) {
   return detail.activations[static_cast<std::size_t>(ActivationKind::kLogits)];
 }
 
+// Where the plan does not fit: first what would.
+void memory(Page& page, const Report& report) {
+  const Style& style = page.style();
+  const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
+  const Bytes capacity = report.scenario.cluster.gpu.memory;
+  const std::string of_capacity = fmt::format("{} of {}: ", bytes_text(stage.total()), bytes_text(capacity));
+  page.fact("memory", "{} (reserved {}, nvidia-smi {})",
+            !report.fits                        ? style.red(of_capacity + unfit_text(report))
+            : report.memory.device() > capacity ? of_capacity + style.green("fits") + ", tight: may run out"
+                                                : of_capacity + style.green("fits"),
+            bytes_text(report.memory.reserved()), bytes_text(report.memory.device()));
+  if (!report.fits) {
+    if (report.remedy) {
+      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario)),
+                remedy_text(report));
+    } else {
+      page.fact("", "no plan that was tried fits (fewer sequences at once, more recomputation, other divisions){}",
+                report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1
+                    ? "; not tried: weights that all ranks share, as with --framework fsdp"
+                    : "");
+      const Bytes logits = logits_at_peak(report);
+      if (logits > 0.25 * report.scenario.cluster.gpu.memory) {
+        page.fact("", "logits take {}: --loss-library liger keeps none", bytes_text(logits));
+      }
+    }
+  }
+  page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
+            bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
+            bytes_text(stage.activations), bytes_text(stage.other));
+  if (report.host_memory > Bytes()) {
+    const auto gpus = static_cast<double>(std::min(report.ranks, report.scenario.cluster.gpus_per_node()));
+    page.fact("", "on the host {} of a GPU, up to {} of a node", bytes_text(report.host_memory),
+              bytes_text(gpus * report.host_memory));
+  }
+  if (const std::string kinds = largest_kinds(report); !kinds.empty()) page.fact("", "activations {}", kinds);
+}
+
 void answer(Page& page, const Report& report, const std::string& evidence) {
   const Style& style = page.style();
   page.line("");
-  page.fact("step time", "{}  (90 % interval {} to {})", style.bold(duration_text(report.step)),
-            duration_text(report.step_low), duration_text(report.step_high));
+  if (!report.fits) memory(page, report);
+  page.fact("step time", "{}  {}(90 % interval {} to {})", style.bold(duration_text(report.step)),
+            report.fits ? "" : "if memory were no limit ", duration_text(report.step_low),
+            duration_text(report.step_high));
   if (report.against) {
     page.fact("", "against {}: {}", printable(report.against->report), difference_text(report.against->difference));
     const std::string parts = difference_parts_text(report.against->difference);
@@ -130,37 +169,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
               report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value);
   }
-  const StageMemory& stage = report.memory.stages[static_cast<std::size_t>(report.memory.peak_stage)];
-  page.fact("memory", "{} of {}: {} (reserved {}, nvidia-smi {})", bytes_text(stage.total()),
-            bytes_text(report.scenario.cluster.gpu.memory),
-            !report.fits                                                  ? style.red(unfit_text(report))
-            : report.memory.device() > report.scenario.cluster.gpu.memory ? style.green("fits") + ", tight: may run out"
-                                                                          : style.green("fits"),
-            bytes_text(report.memory.reserved()), bytes_text(report.memory.device()));
-  page.fact("", "stage {}: weights {}, gradients {}, optimizer {}, activations {}, other {}", report.memory.peak_stage,
-            bytes_text(stage.weights), bytes_text(stage.gradients), bytes_text(stage.optimizer),
-            bytes_text(stage.activations), bytes_text(stage.other));
-  if (report.host_memory > Bytes()) {
-    const auto gpus = static_cast<double>(std::min(report.ranks, report.scenario.cluster.gpus_per_node()));
-    page.fact("", "on the host {} of a GPU, up to {} of a node", bytes_text(report.host_memory),
-              bytes_text(gpus * report.host_memory));
-  }
-  if (const std::string kinds = largest_kinds(report); !kinds.empty()) page.fact("", "activations {}", kinds);
-  if (!report.fits) {
-    if (report.remedy) {
-      page.fact("", "would fit: {} ({})", style.bold(to_flags(report.remedy->set, report.scenario)),
-                remedy_text(report));
-    } else {
-      page.fact("", "no plan that was tried fits (fewer sequences at once, more recomputation, other divisions){}",
-                report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1
-                    ? "; not tried: weights that all ranks share, as with --framework fsdp"
-                    : "");
-      const Bytes logits = logits_at_peak(report);
-      if (logits > 0.25 * report.scenario.cluster.gpu.memory) {
-        page.fact("", "logits take {}: --loss-library liger keeps none", bytes_text(logits));
-      }
-    }
-  }
+  if (report.fits) memory(page, report);
 }
 
 void where_time_goes(Page& page, const Report& report) {
@@ -188,7 +197,8 @@ void critical_path(Page& page, const Report& report, std::size_t most) {
 void what_would_help(Page& page, const Report& report, std::size_t most) {
   if (most == 0) return;
   page.heading("What would help most");
-  for (const Improvement& improvement : std::span(report.improvements).first(most)) {
+  const std::vector<Improvement> told = told_improvements(report);
+  for (const Improvement& improvement : std::span(told).first(most)) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
     page.line("  {:>28} {}", saving_text(improvement, report.step), what);
@@ -216,7 +226,7 @@ struct ShownRows {
 ShownRows rows_that_fit(std::size_t above, const Report& report) {
   constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastChanges = 2, kLeastWarnings = 2;
   const std::size_t all = report.warnings.size();
-  ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), report.improvements.size(),
+  ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), told_improvements(report).size(),
                  std::min(kMostWarnings, all)};
   const auto too_many = [&] {
     std::size_t lines = above + kHeading + rows.hotspots;

@@ -146,6 +146,12 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
   const auto add = [&](std::string name, std::string value, std::string note) {
     explanation.steps.push_back({std::move(name), std::move(value), std::move(note)});
   };
+  if (!all.fits) {
+    const Bytes capacity = scenario.cluster.gpu.memory;
+    add("memory", "does not fit",
+        fmt::format("{:.1f} GiB are needed, a GPU has {:.1f}: the step is that of one with enough",
+                    all.memory.needed() / units::GiB, capacity / units::GiB));
+  }
   const auto share = [&](Seconds seconds) { return fmt::format("{:.1f} %", 100 * (seconds / all.step)); };
   for (Addition& addition : additions(scenario, prediction, session)) {
     add(std::move(addition.name), share(addition.seconds), std::move(addition.note));

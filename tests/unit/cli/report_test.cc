@@ -173,13 +173,54 @@ TEST(ReportPage, NeedsNothingElse) {
   }
 }
 
-TEST(ReportPage, SaysWhatWouldFit) {
-  const Page page = page_of("--model llama3.1-405b --gpu a100 --tp 8 --pp 8 --dp 2 --global-batch 256");
+// Is it said first that a plan cannot run, and what can, before a step time that nobody will see?
+TEST(ReportPage, SaysFirstThatAPlanDoesNotFit) {
+  const std::string job = "--model llama3.1-405b --gpu a100 --tp 8 --pp 8 --dp 2 --global-batch 256";
+  const Page page = page_of(job);
   ASSERT_FALSE(page.report["memory"]["fits"]);
-  EXPECT_THAT(page.html, HasSubstr("does not fit"));
-  EXPECT_THAT(page.html,
-              HasSubstr("would fit with <code>" + page.report["memory"]["remedy"]["flags"].get<std::string>()));
-  EXPECT_THAT(page_of("--model gpt2 --global-batch 16").html, Not(HasSubstr("does not fit")));
+  const std::string remedy = page.report["memory"]["remedy"]["flags"];
+  const std::string& html = page.html;
+  EXPECT_LT(html.find("This plan does not fit: "), html.find("<div class=\"step"));
+  EXPECT_LT(html.find("would fit with <code>" + remedy), html.find("<div class=\"step"));
+  EXPECT_THAT(html, HasSubstr("a step if memory were no limit"));
+  const std::string& summary = page.summary;
+  EXPECT_LT(summary.find("does not fit"), summary.find("would fit: " + remedy));
+  EXPECT_LT(summary.find("would fit: " + remedy), summary.find("step time"));
+  EXPECT_THAT(summary, HasSubstr("  if memory were no limit (90 % interval"));
+  // A limit is no help for what cannot run.
+  EXPECT_THAT(html, Not(HasSubstr("at most,</b>")));
+  EXPECT_THAT(summary, Not(HasSubstr("at most, ")));
+  EXPECT_THAT(run_command("ns-dist explain step " + job).out, HasSubstr("does not fit"));
+
+  const std::string small = "--model gpt2 --global-batch 16";
+  const Page fitting = page_of(small);
+  EXPECT_THAT(fitting.html, AllOf(Not(HasSubstr("does not fit:")), Not(HasSubstr("no limit"))));
+  EXPECT_LT(fitting.summary.find("step time"), fitting.summary.find("memory  "));
+  EXPECT_THAT(fitting.summary, HasSubstr("at most, "));
+  EXPECT_THAT(run_command("ns-dist explain step " + small).out, Not(HasSubstr("does not fit")));
+}
+
+// Is a stage marked as too full where it does not fit, and nowhere else? Some keep less than a GPU has, but leave
+// no room for NCCL's buffers.
+TEST(ReportPage, TheMemoryChartAgreesWithTheVerdict) {
+  const Page page = page_of("--model deepseek-v3 --gpu h100 --tp 1 --pp 16 --ep 64 --dp 64 --global-batch 4096");
+  ASSERT_FALSE(page.report["memory"]["fits"]);
+  const double capacity = page.report["memory"]["capacity_bytes"];
+  const json& stages = page.report["memory"]["per_stage"];
+  int unfit = 0, beside = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const double total = stages[i]["total"], reserved = stages[i]["reserved"], device = stages[i]["device"];
+    const double needed = total + device - reserved;
+    const std::string begin = "<span>stage " + std::to_string(i) + "</span>";
+    const std::size_t at = page.html.find(begin);
+    const std::string row = page.html.substr(at, page.html.find('\n', at) - at);
+    EXPECT_EQ(count(row, "number bad"), needed > capacity ? 1u : 0u) << row;
+    EXPECT_EQ(count(row, "class=\"beside\""), 1u) << row;
+    unfit += needed > capacity ? 1 : 0;
+    beside += needed > capacity && total <= capacity ? 1 : 0;
+  }
+  EXPECT_EQ(count(page.html, "number bad"), static_cast<std::size_t>(unfit));
+  EXPECT_GT(beside, 0);
 }
 
 TEST(ReportPage, OneStageHasATimeline) {
