@@ -51,7 +51,7 @@ std::string typeset(std::string_view text) {
 }
 
 std::string section(std::string_view heading, const std::string& body) {
-  return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", html(heading), body);
+  return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", typeset(heading), body);
 }
 
 std::string as_printed(const std::string& text) {
@@ -61,7 +61,7 @@ std::string as_printed(const std::string& text) {
     end = std::min(text.find('\n', at), text.size());
     lines += html(text.substr(at, end - at)) + "\n";
   }
-  return "<div class=\"scroll\"><pre>" + lines + "</pre></div>\n";
+  return "<pre>" + lines + "</pre>\n";
 }
 
 std::string row(std::string_view name, const std::string& value) {

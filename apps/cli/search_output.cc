@@ -34,13 +34,6 @@ double headroom(const Report& report) {
   return (report.scenario.cluster.gpu.memory - report.memory.peak()) / units::GiB;
 }
 
-std::string behind_text(const SearchAnswer& answer) {
-  const StepDifference& behind = answer.behind;
-  if (behind.longer == Seconds()) return "";
-  return fmt::format(", {:+.1f} % ({:+.1f} to {:+.1f}) of the fastest{}", 100 * behind.share, 100 * behind.share_low,
-                     100 * behind.share_high, behind.steps == 1 ? "" : ", for each token");
-}
-
 // ", as in: ..." where there is an example of the reason.
 std::string as_in(const SearchResult& result, const std::string& reason) {
   const auto example = result.examples.find(reason);
@@ -124,6 +117,13 @@ std::string long_time(Seconds time) {
 std::string cost_text(double cost) {
   if (std::isinf(cost)) return "endless";
   return cost < 1e4 || cost > 1e15 ? fmt::format("{:.4g}", cost) : with_commas(static_cast<std::int64_t>(cost + 0.5));
+}
+
+std::string behind_text(const SearchAnswer& answer) {
+  const StepDifference& behind = answer.behind;
+  if (behind.longer == Seconds()) return "";
+  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", 100 * behind.share, 100 * behind.share_low,
+                     100 * behind.share_high);
 }
 
 std::string goals_text(const SearchGoals& goals) {
@@ -292,8 +292,13 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   for (const SearchAnswer& answer : result.answers) {
     const Report& report = answer.report;
     page += fmt::format("\n{}\n", style.bold(joined(answer.why)));
-    page += fmt::format("  {}  (90 % interval {} to {}){}\n", style.bold(duration_text(report.step)),
-                        duration_text(report.step_low), duration_text(report.step_high), behind_text(answer));
+    const std::string behind = behind_text(answer);
+    page +=
+        fmt::format("  {}  (90 % interval {} to {}){}{}{}\n", style.bold(duration_text(report.step)),
+                    duration_text(report.step_low), duration_text(report.step_high), behind.empty() ? "" : ", ", behind,
+                    behind.empty()             ? ""
+                    : answer.behind.steps == 1 ? " of the fastest"
+                                               : " of the fastest, for each token");
     if (&answer == &result.answers.front()) page += evidence_text(report.scenario);
     constexpr double kOften = 1.1;  // of long contexts: attention that is masked is a large part of the count
     const bool masked = report.mfu > kOften * report.mfu_causal;
@@ -368,11 +373,6 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
     }
     kept.push_back(std::move(cells));
   }
-  for (std::vector<std::string>& each : kept) {
-    std::size_t width = 0;
-    for (const std::string& cell : each) width = std::max(width, cell.size());
-    for (std::string& cell : each) cell.resize(width, ' ');
-  }
   return kept;
 }
 
@@ -388,43 +388,43 @@ TableColumns columns_of(const std::vector<SearchCase>& cases, const SearchGoals&
   return {goals.tokens.has_value(), asks_energy(goals), has_price, columns_that_differ(cases, goals)};
 }
 
-// The GPU, and a cell of each column that differs: those of the heading, or of a case.
-std::string first_cells(std::string_view gpu, const TableColumns& columns, std::size_t line) {
-  std::string text = fmt::format("{:<19}", gpu);
-  for (const std::vector<std::string>& column : columns.differing) text += fmt::format("  {}", column[line]);
-  return text;
-}
-
-std::string table_heading(const TableColumns& columns, const SearchGoals& goals) {
-  std::string text = first_cells("GPU", columns, 0);
-  text += fmt::format("{:>7}  {:>9}  {:>12}  {:>6}  {:>8}", "GPUs", "step", "tokens/s", "MFU", "memory");
-  if (columns.training) text += fmt::format("  {:>8}  {:>7}", "training", "goodput");
+std::vector<MachineTable::Column> table_heading(const TableColumns& columns, const SearchGoals& goals) {
+  std::vector<MachineTable::Column> heading = {{"GPU", 19, false}};
+  for (const std::vector<std::string>& column : columns.differing) heading.push_back({column.front(), 0, false});
+  heading.insert(heading.end(), {{"GPUs", 5}, {"step", 9}, {"tokens/s", 12}, {"MFU", 6}, {"memory", 8}});
+  if (columns.training) heading.insert(heading.end(), {{"training", 8}, {"goodput", 7}});
   const std::string_view each_trillion = goals.tokens ? "" : "/1e12";
-  if (columns.energy) text += fmt::format("  {:>11}", fmt::format("energy{}", each_trillion));
-  if (columns.cost) text += fmt::format("  {:>12}", fmt::format("{}{}", goals.prices->currency, each_trillion));
-  return text + "  plan";
+  if (columns.energy) heading.push_back({fmt::format("energy{}", each_trillion), 11});
+  if (columns.cost) heading.push_back({fmt::format("{}{}", goals.prices->currency, each_trillion), 12});
+  heading.push_back({"plan", 0, false});
+  return heading;
 }
 
-std::string table_line(const SearchCase& found, const TableColumns& columns, const std::vector<SearchCase>& cases,
-                       const SearchGoals& goals) {
+std::vector<std::string> table_line(const SearchCase& found, const TableColumns& columns,
+                                    const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   const auto line = static_cast<std::size_t>(&found - cases.data()) + 1;
-  std::string text =
-      fmt::format("{}{:>7}  ", first_cells(found.base.cluster.gpu.id, columns, line), with_commas(found.gpus));
+  std::vector<std::string> cells = {found.base.cluster.gpu.id};
+  for (const std::vector<std::string>& column : columns.differing) cells.push_back(column[line]);
+  cells.push_back(with_commas(found.gpus));
   const SearchAnswer* const fastest = fastest_of(found);
-  if (fastest == nullptr) return text + no_plan(found) + "\n";
+  if (fastest == nullptr) {
+    cells.push_back(no_plan(found));
+    return cells;
+  }
   const Report& report = fastest->report;
-  text += fmt::format("{:>9}  {:>12}  {:>4.1f} %  {:>8}", duration_text(report.step),
-                      with_commas(static_cast<std::int64_t>(report.tokens_per_second)), 100 * report.mfu,
-                      bytes_text(report.memory.peak()));
+  cells.insert(cells.end(),
+               {duration_text(report.step), with_commas(static_cast<std::int64_t>(report.tokens_per_second)),
+                fmt::format("{:.1f} %", 100 * report.mfu), bytes_text(report.memory.peak())});
   if (const auto time = training_of(found, goals)) {
-    text += fmt::format("  {:>8}  {:>5.1f} %", long_time(time->total), 100 * time->goodput);
+    cells.insert(cells.end(), {long_time(time->total), fmt::format("{:.1f} %", 100 * time->goodput)});
   }
   const auto cost = cost_of(found, goals);
   const auto energy = energy_of(found, goals);
-  if (columns.energy) text += fmt::format("  {:>11}", energy ? energy_text(*energy) : "not known");
-  if (columns.cost) text += fmt::format("  {:>12}", cost ? cost_text(*cost) : "no price");
-  return text + fmt::format("  {}{}{}\n", plan_text(report.scenario.plan), is_tight(report) ? ", tight" : "",
-                            on_front(found, cases, goals) ? " *" : "");
+  if (columns.energy) cells.push_back(energy ? energy_text(*energy) : "not known");
+  if (columns.cost) cells.push_back(cost ? cost_text(*cost) : "no price");
+  cells.push_back(fmt::format("{}{}{}", plan_text(report.scenario.plan), is_tight(report) ? ", tight" : "",
+                              on_front(found, cases, goals) ? " *" : ""));
+  return cells;
 }
 
 // What the marks of the table mean, and what its amounts are of.
@@ -557,11 +557,39 @@ std::string models_text(const std::vector<SearchCase>& cases) {
   return some_of(models, "; ", "models");
 }
 
-std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+MachineTable machine_table(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
   const TableColumns columns = columns_of(cases, goals);
-  std::string page = style.bold(models_text(cases)) + "\n" + style.bold(table_heading(columns, goals)) + "\n";
-  for (const SearchCase& each : cases) page += table_line(each, columns, cases, goals);
-  return page + table_notes(columns, cases, goals, style) + best_text(cases, goals, style);
+  MachineTable table{table_heading(columns, goals), {}};
+  for (const SearchCase& each : cases) table.rows.push_back(table_line(each, columns, cases, goals));
+  return table;
+}
+
+std::string below_machines(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+  return table_notes(columns_of(cases, goals), cases, goals, style) + best_text(cases, goals, style);
+}
+
+std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style) {
+  MachineTable table = machine_table(cases, goals);
+  std::vector<std::string> heading;
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    MachineTable::Column& column = table.columns[i];
+    heading.push_back(column.heading);
+    column.width = std::max(column.width, column.heading.size());
+    for (const auto& row : table.rows) {
+      if (i + 1 < row.size()) column.width = std::max(column.width, row[i].size());  // the last cell ends its line
+    }
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text;
+    for (std::size_t i = 0; i + 1 < cells.size(); ++i) {
+      const auto& [name, width, number] = table.columns[i];
+      text += number ? fmt::format("{:>{}}  ", cells[i], width) : fmt::format("{:<{}}  ", cells[i], width);
+    }
+    return text + cells.back();
+  };
+  std::string page = style.bold(models_text(cases)) + "\n" + style.bold(line(heading)) + "\n";
+  for (const auto& row : table.rows) page += line(row) + "\n";
+  return page + below_machines(cases, goals, style);
 }
 
 }  // namespace ns_dist::cli

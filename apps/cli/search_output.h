@@ -26,6 +26,8 @@ std::string fabric_text(const FabricLevel& level);
 std::string long_time(Seconds time);
 // Of money, without its currency.
 std::string cost_text(double cost);
+// How much longer than the fastest plan's: "+9.3 % (-0.6 to +19.3)"; nothing of that plan itself.
+std::string behind_text(const SearchAnswer& answer);
 // What a search was asked beside the step: "15T tokens in 30 d, at most 2,000,000 USD (prices of 2026-11-22)"; nothing
 // where it was not.
 std::string goals_text(const SearchGoals& goals);
@@ -36,6 +38,20 @@ std::string search_counts(const SearchResult& result);
 std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, std::string_view with,
                           const Style& style);
 std::string search_summary(const SearchCase& found, const SearchGoals& goals, const Style& style);
+// The machines that a search compared, a row for each.
+struct MachineTable {
+  struct Column {
+    std::string heading;
+    std::size_t width;  // at least
+    bool number = true;
+  };
+  std::vector<Column> columns;
+  std::vector<std::vector<std::string>> rows;  // a shorter one ends with why there is no plan
+};
+MachineTable machine_table(const std::vector<SearchCase>& cases, const SearchGoals& goals);
+// What its marks mean, and the best machines.
+std::string below_machines(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style);
+// Both, as lines.
 std::string search_table(const std::vector<SearchCase>& cases, const SearchGoals& goals, const Style& style);
 // The report of one plan for programs, with the whole training where it was asked for.
 std::string plan_json(const SearchAnswer& answer, const SearchGoals& goals);

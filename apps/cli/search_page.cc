@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
 
+#include "evidence.h"
 #include "html.h"
 #include "report_page.h"
 #include "report_text.h"
 #include "search_output.h"
+#include "timeline_picture.h"
 
 namespace ns_dist::cli {
 namespace {
@@ -20,6 +23,12 @@ std::string cells(const std::vector<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += fmt::format(fmt::runtime(kCell), html(value));
   return text;
+}
+
+// A line of its own for what one repeats a plan with: it is longer than a cell.
+std::string command_row(const SearchAnswer& answer, const SearchGoals& goals, std::size_t columns) {
+  return fmt::format("<tr class=\"plan\"><td></td><td colspan=\"{}\"><code>{}</code></td></tr>\n", columns - 1,
+                     html(command_of(answer, goals.from)));
 }
 
 // "30 d, in time", "2,431,872, too much": of the whole training with this plan.
@@ -76,25 +85,48 @@ std::string warnings_of(const SearchCase& found) {
 
 // The situations of one machine.
 std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
+  constexpr std::size_t kColumns = 8;  // before those of the training
   std::string rows;
   int number = 0;
   for (const SearchAnswer& answer : found.result.answers) {
     const Report& report = answer.report;
-    rows += fmt::format("<tr><td>{}</td><td>{}</td>", ++number, html(joined(answer.why)));
+    const std::vector<std::string> training = training_cells(answer, goals);
+    rows += fmt::format("<tr class=\"planned\"><td>{}</td><td>{}</td>", ++number, html(joined(answer.why)));
     rows +=
         cells({duration_text(report.step),
                fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-               fmt::format("{:+.1f} %", 100 * answer.behind.share), fmt::format("{:.1f} %", 100 * report.mfu),
+               behind_text(answer), fmt::format("{:.1f} %", 100 * report.mfu),
                bytes_text(report.memory.peak()) + (is_tight(report) ? ", tight" : ""), duration_text(answer.network)});
-    rows += cells(training_cells(answer, goals));
-    rows += fmt::format("<td><code>{}</code></td></tr>\n", html(command_of(answer, goals.from)));
+    rows += cells(training) + "</tr>\n" + command_row(answer, goals, kColumns + training.size());
   }
   if (rows.empty()) return "<p class=\"bad\">No plan fits.</p>\n";
   const std::string headings =
       "<th></th><th>situation</th><th class=\"number\">step</th><th class=\"number\">90 % interval</th><th "
-      "class=\"number\">behind</th><th class=\"number\">MFU</th><th class=\"number\">memory</th><th "
+      "class=\"number\">behind (90 % interval)</th><th class=\"number\">MFU</th><th class=\"number\">memory</th><th "
       "class=\"number\">network</th>";
-  return table(headings + training_headings(goals) + "<th>plan</th>", rows) + warnings_of(found);
+  const Scenario& first = found.result.answers.front().report.scenario;
+  return table(headings + training_headings(goals), rows) +
+         fmt::format("<p class=\"soft\">Of row 1, {}.</p>\n", evidence_line(evidence_for(first), first)) +
+         warnings_of(found);
+}
+
+// All machines: a table, and what the lines below it say in a terminal.
+std::string machines_section(const std::vector<SearchCase>& cases, const SearchGoals& goals) {
+  const MachineTable machines = machine_table(cases, goals);
+  std::string head, rows;
+  for (const auto& [heading, width, number] : machines.columns) {
+    head += fmt::format("<th{}>{}</th>", number ? " class=\"number\"" : "", html(heading));
+  }
+  for (const std::vector<std::string>& row : machines.rows) {
+    rows += "<tr>";
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::size_t over = i + 1 < row.size() ? 1 : machines.columns.size() - i;
+      const std::string_view kind = machines.columns[i].number && over == 1 ? " class=\"number\"" : "";
+      rows += fmt::format("<td{}{}>{}</td>", kind, over > 1 ? fmt::format(" colspan=\"{}\"", over) : "", html(row[i]));
+    }
+    rows += "</tr>\n";
+  }
+  return section("All machines", table(head, rows) + as_printed(below_machines(cases, goals, Style())));
 }
 
 // Step against memory: a dot for each plan that could be an answer. Dots at the same place are drawn once.
@@ -114,12 +146,15 @@ std::string scatter(const SearchCase& found) {
   const auto y = [&](Seconds step) { return kBottom - 8 - (kBottom - kTop - 16) * ((step - from) / (to - from)); };
   std::string text =
       "<div class=\"scroll\"><svg viewBox=\"0 0 1000 372\" role=\"img\" aria-label=\"step against memory\">\n";
-  for (int part = 0; part <= 4; ++part) {
-    const Seconds step = from + 0.25 * part * (to - from);
+  const double pitch = round_step((to - from) / units::s / 5);
+  for (double tick = std::ceil(from / units::s / pitch); tick * pitch <= to / units::s; ++tick) {
+    const Seconds step = tick * pitch * units::s;
     text += fmt::format("<line class=\"axis\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>", kLeft, y(step),
                         kRight, y(step));
-    text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kLeft - 6, y(step) + 4,
-                        duration_text(step));
+    text +=
+        fmt::format("<text class=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kLeft - 6, y(step) + 4, tick_text(step));
+  }
+  for (int part = 0; part <= 4; ++part) {
     const Bytes memory = 0.25 * part * capacity;
     text += fmt::format("<text class=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x(memory), kBottom + 16,
                         fmt::format("{:.0f} GiB", memory / units::GiB));
@@ -194,7 +229,7 @@ std::string search_page(const std::vector<SearchCase>& cases, const SearchGoals&
     }
   }
   if (cases.size() > 1) {
-    body += section("All machines", as_printed(search_table(cases, goals, Style())));
+    body += machines_section(cases, goals);
   } else if (const SearchAnswer* fastest = cases.empty() ? nullptr : fastest_of(cases.front())) {
     body += section("The whole training", as_printed(training_text(*fastest, goals, "the fastest", Style())));
   }

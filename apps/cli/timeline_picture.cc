@@ -89,15 +89,6 @@ std::string rectangle(double x, double y, double width, double height) {
                      short_number(width));
 }
 
-// 1, 2 or 5 times a power of ten, at least `least`.
-double round_step(double least) {
-  const double power = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= least) return factor * power;
-  }
-  return 10 * power;
-}
-
 std::string path(std::string_view id, const std::string& data) {
   return data.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", id, data);
 }
@@ -144,7 +135,7 @@ std::string ticks(const StepOutline& outline, const Axis& axis, double top, doub
       const double x = axis.x(part, at - part.left_out);
       result += fmt::format(
           "<path class=\"axis\" d=\"M{0} {1}V{2}\"/><text class=\"middle\" x=\"{0}\" y=\"{3}\">{4}</text>",
-          short_number(x), short_number(top), short_number(bottom + 4), short_number(bottom + 16), duration_text(at));
+          short_number(x), short_number(top), short_number(bottom + 4), short_number(bottom + 16), tick_text(at));
     }
   }
   return result;
@@ -230,6 +221,22 @@ std::vector<std::size_t> shown_stages(std::size_t stages, std::size_t must) {
   const auto place = std::lower_bound(shown.begin(), shown.end(), must);
   if (place != shown.end() && *place != must) shown.insert(place, must);
   return shown;
+}
+
+double round_step(double least) {
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= least) return factor * power;
+  }
+  return 10 * power;
+}
+
+std::string tick_text(Seconds at) {
+  const std::string text = duration_text(at);
+  const std::size_t point = text.find('.'), blank = text.find(' ');
+  if (point == std::string::npos) return text;
+  const std::size_t last = text.find_last_not_of('0', blank - 1);
+  return text.substr(0, last == point ? point : last + 1) + text.substr(blank);
 }
 
 std::size_t picture_pieces(std::size_t stages) {

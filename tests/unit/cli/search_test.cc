@@ -819,6 +819,32 @@ TEST(SearchCommand, ThePageAnswersWhatWasAsked) {
   }
 }
 
+// Is everything to be seen on a narrow screen and on paper? A command has a line of its own, machines are a table, and
+// the ticks of the axis are round numbers.
+TEST(SearchCommand, ThePageIsAsWideAsTheScreen) {
+  const ScratchFolder folder;
+  const std::string job = "--model gpt3-13b --gpus 8,16 --schedule 1f1b --micro-batch 1 --report page.html";
+  ASSERT_EQ(run_command("ns-dist search " + job, folder.path()).code, 0);
+  const std::string page = read_text(folder.path() / "page.html");
+  const auto count = [&](const std::string& part) {
+    std::size_t found = 0;
+    for (std::size_t at = page.find(part); at != std::string::npos; at = page.find(part, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_GT(count("<tr class=\"planned\">"), 1u);
+  EXPECT_EQ(count("<tr class=\"plan\"><td></td><td colspan=\"7\"><code>ns-dist "), count("<tr class=\"planned\">"));
+  EXPECT_THAT(page, HasSubstr("<h2>All machines</h2>\n<div class=\"scroll\"><table>\n<tr><th>GPU</th>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"number\">16</td>"));
+  EXPECT_THAT(page, HasSubstr("measured step"));
+  const std::regex tick("<text class=\"end\"[^>]*>([0-9.]+) (s|ms|us)</text>");
+  std::size_t ticks = 0;
+  for (std::sregex_iterator match(page.begin(), page.end(), tick), end; match != end; ++match, ++ticks) {
+    const std::string digits = (*match)[1];
+    EXPECT_FALSE(digits.find('.') != std::string::npos && digits.ends_with("0")) << digits;
+  }
+  EXPECT_GT(ticks, 3u);
+}
+
 #ifdef NS_DIST_MPIEXEC
 // Several processes print, and write, what one does.
 TEST(SearchCommand, ProcessesOfMpiAnswerAsOne) {
