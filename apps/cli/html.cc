@@ -54,6 +54,11 @@ std::string section(std::string_view heading, const std::string& body) {
   return body.empty() ? "" : fmt::format("<section>\n<h2>{}</h2>\n{}</section>\n", typeset(heading), body);
 }
 
+std::string folded(std::string_view heading, const std::string& body) {
+  if (body.empty()) return "";
+  return fmt::format("<details>\n<summary>{}</summary>\n{}</details>\n", typeset(heading), body);
+}
+
 std::string as_printed(const std::string& text) {
   if (text.empty()) return "";
   std::string lines;

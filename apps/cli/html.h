@@ -20,6 +20,9 @@ std::string typeset(std::string_view text);
 // A heading and what stands below it. No section where there is nothing to say.
 std::string section(std::string_view heading, const std::string& body);
 
+// What is seen when a reader opens it, and on paper. Nothing where there is nothing to say.
+std::string folded(std::string_view heading, const std::string& body);
+
 // A part of an answer as in a terminal.
 std::string as_printed(const std::string& text);
 

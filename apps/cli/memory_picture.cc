@@ -157,16 +157,19 @@ std::string memory_by_part(const Report& report) {
   for (const char* tool : {"allocated", "needed", "reserved", "nvidia-smi"}) {
     head += fmt::format("<th class=\"number\">{}</th>", tool);
   }
-  text += table(head, rows);
   return text +
-         "<p class=\"soft\"><em>Allocated</em> is what tensors take, from weights to other (PyTorch's "
-         "max_memory_allocated). <em>Needed</em> adds the CUDA context, 1 GiB, and NCCL's buffers, 0.5 to 0.7 GiB for "
-         "each group of ranks; it decides whether a stage fits. <em>Reserved</em> is what is allocated, 5 % that the "
-         "caching allocator cannot give back, and what DeepSpeed's update copies when activations are gone. "
-         "<em>nvidia-smi</em> is that with the CUDA context and NCCL's buffers. <em>Other</em> is "
-         "256 MiB for workspaces of products, and DeepSpeed's buffers of gradients. Weights "
-         "have the layers that ZeRO-3 gathers and prefetches, gradients the layers that wait for their "
-         "reduction.</p>\n";
+         folded("In numbers",
+                table(head, rows) +
+                    "<p class=\"soft\"><em>Allocated</em> is what tensors take, from weights to other (PyTorch's "
+                    "max_memory_allocated). <em>Needed</em> adds the CUDA context, 1 GiB, and NCCL's buffers, 0.5 to "
+                    "0.7 GiB for "
+                    "each group of ranks; it decides whether a stage fits. <em>Reserved</em> is what is allocated, 5 % "
+                    "that the "
+                    "caching allocator cannot give back, and what DeepSpeed's update copies when activations are gone. "
+                    "<em>nvidia-smi</em> is that with the CUDA context and NCCL's buffers. <em>Other</em> is "
+                    "256 MiB for workspaces of products, and DeepSpeed's buffers of gradients. Weights "
+                    "have the layers that ZeRO-3 gathers and prefetches, gradients the layers that wait for their "
+                    "reduction.</p>\n");
 }
 
 std::string activations_by_kind(const Report& report) {

@@ -49,16 +49,18 @@ std::string question(const Report& report) {
 
 // The step and its interval on one axis that begins at zero.
 std::string interval(const Report& report) {
-  const double full = 1.06 * (report.step_high / units::s);
-  const auto at = [&](Seconds seconds) { return fmt::format("{:.2f}%", 100 * (seconds / units::s) / full); };
-  std::string text = "<div class=\"interval\">";
-  text += fmt::format("<i class=\"bar\" style=\"width:{}\"></i>", at(report.step));
+  const Seconds full = 1.2 * report.step_high;  // room for a label
+  const auto at = [&](Seconds seconds) { return fmt::format("{:.2f}%", 100 * (seconds / full)); };
+  std::string text = "<div class=\"interval\"><i class=\"axis\"></i>";
+  if (report.step_low > 0.15 * full) text += "<span class=\"zero\">0 s</span>";
   text += fmt::format("<i class=\"range\" style=\"left:{};width:{}\"></i>", at(report.step_low),
                       at(report.step_high - report.step_low));
-  text += fmt::format("<i class=\"mark\" style=\"left:{}\"></i>", at(report.step));
-  for (const Seconds end : {report.step_low, report.step_high}) {
-    text += fmt::format("<span style=\"left:{}\">{}</span>", at(end), duration_text(end));
-  }
+  text += fmt::format("<i class=\"dot\" style=\"left:{0}\"></i><b style=\"left:{0}\">{1}</b>", at(report.step),
+                      duration_text(report.step));
+  text += fmt::format("<span class=\"low\" style=\"left:{}\">{}</span>", at(report.step_low),
+                      duration_text(report.step_low));
+  text += fmt::format("<span class=\"high\" style=\"left:{}\">{}</span>", at(report.step_high),
+                      duration_text(report.step_high));
   return text + "</div>\n";
 }
 
@@ -122,11 +124,9 @@ std::string answer(const Report& report) {
 
 std::string time_section(const Report& report) {
   const Breakdown& breakdown = report.breakdown;
-  std::string stack = "<div class=\"stack\">", bars = "<div class=\"bars\">\n";
+  std::string text = "<div class=\"bars\">\n";
   std::vector<std::string_view> nothing;
-  const auto parts = longest_parts(breakdown);
-  const double longest = breakdown.*parts.front().seconds / report.step;
-  for (const BreakdownPart& part : parts) {
+  for (const BreakdownPart& part : longest_parts(breakdown)) {
     const std::string_view color = part.key.substr(0, part.key.find('_'));
     const Seconds seconds = breakdown.*part.seconds;
     const double share = seconds / report.step;
@@ -134,15 +134,14 @@ std::string time_section(const Report& report) {
       nothing.push_back(part.name);
       continue;
     }
-    stack += fmt::format("<i class=\"{}\" style=\"width:{:.3f}%\"></i>", color, 100 * share);
-    bars += fmt::format(
+    text += fmt::format(
         "<span>{}</span><span class=\"number\">{}</span><span class=\"number\">{}</span>"
         "<span class=\"track\"><i class=\"{}\" style=\"width:{:.2f}%\"></i></span>\n",
-        part.name, duration_text(seconds), percent(share), color, 100 * share / longest);
+        part.name, duration_text(seconds), percent(share), color, 100 * share);
   }
-  std::string text = stack + "</div>\n" + bars + "</div>\n";
   text +=
-      "<p class=\"soft\">Communication is what kernels wait for; what runs beside kernels costs nothing here. The "
+      "</div>\n<p class=\"soft\">Communication is what kernels wait for; what runs beside kernels costs nothing here. "
+      "The "
       "parts sum to the step.";
   if (!nothing.empty()) text += fmt::format(" Not in this step: {}.", fmt::join(nothing, ", "));
   text += "</p>\n";
@@ -152,10 +151,12 @@ std::string time_section(const Report& report) {
 }
 
 std::string memory_section(const Report& report) {
-  std::string text = section("Memory of a GPU, by stage", memory_by_part(report));
-  if (report.memory_detail.empty()) return text;
-  return text + section("Activations at the peak, by kind", activations_by_kind(report)) +
-         section("Memory over the step", memory_over_time(report));
+  std::string text = memory_by_part(report);
+  if (!report.memory_detail.empty()) {
+    text += folded("Activations at the peak, by kind", activations_by_kind(report)) +
+            folded("Memory over the step", memory_over_time(report));
+  }
+  return section("Memory of a GPU, by stage", text);
 }
 
 std::string path_section(const Report& report) {
@@ -267,7 +268,7 @@ void input_lines(std::string& text, const std::string& group, const std::string&
                       html(shown.empty() ? "none" : shown));
 }
 
-std::string inputs_section(const ordered_json& inputs) {
+std::string inputs_of(const ordered_json& inputs) {
   std::string text = "<div class=\"inputs\">\n", single;
   for (const auto& [key, value] : inputs.items()) {
     if (key == "files") continue;  // below, as provenance
@@ -278,10 +279,11 @@ std::string inputs_section(const ordered_json& inputs) {
     text += fmt::format("<h3>{}</h3>\n", html(key));
     input_lines(text, key, "", value);
   }
-  return section("Every input", text + "<h3>other</h3>\n" + single + "</div>\n");
+  return folded("Every input", text + "<h3>other</h3>\n" + single + "</div>\n");
 }
 
 std::string provenance_section(const Report& report, const ordered_json& json) {
+  const std::string inputs = inputs_of(json["inputs"]);
   std::string text = "<dl>\n";
   text += row("Program", html(fmt::format("ns-dist {}, revision {}", json["version"].get<std::string>(),
                                           json["provenance"]["git_revision"].get<std::string>())));
@@ -293,8 +295,8 @@ std::string provenance_section(const Report& report, const ordered_json& json) {
     files += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html(file["path"].get<std::string>()),
                          html(file["hash"].get<std::string>()));
   }
-  return section("Where it comes from",
-                 text + "</dl>\n" + table("<th>file that was read</th><th>FNV-1a 64 of its bytes</th>", files));
+  return section("Where it comes from", text + "</dl>\n" + inputs +
+                                            table("<th>file that was read</th><th>FNV-1a 64 of its bytes</th>", files));
 }
 
 std::string repeat_section(const std::string& command, bool trains) {
@@ -325,11 +327,11 @@ Result<std::string> report_page(const Report& report, const Session& session, st
   const ordered_json json = ordered_json::parse(report_json(report));
   const bool forward = report.scenario.plan.passes == Passes::kForward;
   const std::string title = (forward ? "Forward passes of " : "One training step of ") + work_text(report);
-  std::string body = answer(report) + section("The whole training", as_printed(training)) + time_section(report);
+  std::string body = answer(report) + section("The whole training", as_printed(training)) + warnings_section(report);
+  body += improvements_section(report) + asked_section(report) + time_section(report);
+  body += accuracy_section(report, evidence);
   body += section("What each stage does when", timeline_picture(outlined, report.step, report.microbatches));
-  body += memory_section(report) + path_section(report) + improvements_section(report) + asked_section(report);
-  body += warnings_section(report);
-  body += accuracy_section(report, evidence) + inputs_section(json["inputs"]) + provenance_section(report, json);
+  body += memory_section(report) + path_section(report) + provenance_section(report, json);
   body += repeat_section(command, !training.empty());
   return page_of(title, question(report), body, json.dump());
 }

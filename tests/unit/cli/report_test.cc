@@ -90,17 +90,53 @@ TEST(ReportPage, HoldsTheAnswerOfJsonAndTheNumbersOfTheSummary) {
   }
 }
 
-// The widths of the bar that the parts make sum to the whole of it.
-TEST(ReportPage, TheBarOfPartsIsTheStep) {
-  const std::string html = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64").html;
-  const std::size_t from = html.find("<div class=\"stack\">");
-  const std::string stack = html.substr(from, html.find("</div>", from) - from);
-  const std::regex width("width:([0-9.]+)%");
+// Is a bar as wide as its part's share of the step?
+TEST(ReportPage, TheBarsOfPartsAreSharesOfTheStep) {
+  const Page page = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64");
+  const std::size_t from = page.html.find("<div class=\"bars\">");
+  const std::string bars = page.html.substr(from, page.html.find("</div>", from) - from);
+  const std::regex bar("([0-9.]+) %</span><span class=\"track\"><i class=\"[a-z]+\" style=\"width:([0-9.]+)%\"");
   double sum = 0;
-  for (std::sregex_iterator match(stack.begin(), stack.end(), width), end; match != end; ++match) {
-    sum += std::stod((*match)[1].str());
+  for (std::sregex_iterator match(bars.begin(), bars.end(), bar), end; match != end; ++match) {
+    EXPECT_NEAR(std::stod((*match)[1].str()), std::stod((*match)[2].str()), 0.06);
+    sum += std::stod((*match)[2].str());
   }
-  EXPECT_NEAR(sum, 100, 0.01);
+  EXPECT_NEAR(sum, 100, 0.1);
+}
+
+// Does the page begin with what a meeting decides on, and fold what only some readers look up?
+TEST(ReportPage, BeginsWithTheAnswer) {
+  const std::string html =
+      page_of("--tp 8 --pp 4 --dp 2 --global-batch 64 --what-if 'launch-cost x2' --tokens 1T").html;
+  std::size_t last = 0;
+  for (const char* heading :
+       {"class=\"answer\"", ">The whole training<", ">Warnings<", ">What would help most", ">What if?<",
+        ">Where the time goes", ">How far off are such forecasts?<", ">What each stage does when<",
+        ">Memory of a GPU, by stage<", ">Longest on the critical path<", ">Where it comes from<", ">Repeat it<"}) {
+    const std::size_t at = html.find(heading);
+    ASSERT_NE(at, std::string::npos) << heading;
+    EXPECT_GT(at, last) << heading;
+    last = at;
+  }
+  for (const char* folded : {"In numbers", "Activations at the peak, by kind", "Memory over the step", "Every input"}) {
+    EXPECT_THAT(html, HasSubstr("<details>\n<summary>" + std::string(folded) + "</summary>"));
+  }
+}
+
+// Are the step and the ends of its interval where they belong on an axis that begins at zero?
+TEST(ReportPage, TheIntervalIsDrawnToScale) {
+  const Page page = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64");
+  const auto left = [&](const std::string& mark) {
+    std::smatch match;
+    const std::regex place("class=\"" + mark + "\" style=\"left:([0-9.]+)%");
+    return std::regex_search(page.html, match, place) ? std::stod(match[1].str()) : 0;
+  };
+  const double step = page.report["step_time_s"], low = page.report["step_time_low_s"],
+               high = page.report["step_time_high_s"];
+  EXPECT_NEAR(left("low") / left("dot"), low / step, 1e-3);
+  EXPECT_NEAR(left("range") / left("dot"), low / step, 1e-3);
+  EXPECT_NEAR(left("high") / left("dot"), high / step, 1e-3);
+  EXPECT_LT(left("high"), 90) << "there is room for its label";
 }
 
 // 1F1B on four stages: stage i holds the most in its first backward pass, when 4 - i are live.
