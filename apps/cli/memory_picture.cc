@@ -23,15 +23,20 @@ struct MemoryPart {
 constexpr MemoryPart kMemoryParts[] = {
     {"weights", "weights", [](const StageMemory& stage) { return stage.weights; }},
     {"gradients", "gradients", [](const StageMemory& stage) { return stage.gradients; }},
-    {"optimizer", "optimizer", [](const StageMemory& stage) { return stage.optimizer; }},
+    {"optimizer", "states", [](const StageMemory& stage) { return stage.optimizer; }},
     {"activations", "activations", [](const StageMemory& stage) { return stage.activations; }},
-    {"other", "other", [](const StageMemory& stage) { return stage.other; }},
+    {"other", "buffers", [](const StageMemory& stage) { return stage.other; }},
     {"CUDA context and NCCL", "beside", [](const StageMemory& stage) { return stage.needed() - stage.total(); }}};
 
-// Colors by ActivationKind: kinds that one plan has are told apart.
+// By ActivationKind: a golden angle apart, at least 3:1 on white and on the dark page.
 constexpr std::array<std::string_view, kActivationKindCount> kKindColors = {
-    "bubble", "forward", "cp", "tp", "ep",        "pp",   "dp",   "backward", "plum",  "optimizer",
-    "lime",   "other",   "ep", "dp", "recompute", "teal", "sand", "rose",     "slate", "cp"};
+    "#c73e3e", "#2fa250", "#a361d1", "#7b7124", "#339baf", "#cc5194", "#3b7f25", "#8884db", "#c16638", "#247e5c",
+    "#ca67d3", "#728727", "#3473b2", "#d56e84", "#2a9233", "#8356ce", "#b18733", "#298c88", "#be379c", "#619e2e"};
+
+// " (stage 3: 1.2 GiB)"; nothing of what a stage does not have.
+std::string of_stage(std::size_t stage, Bytes bytes) {
+  return bytes > Bytes() ? fmt::format(" (stage {}: {})", stage, bytes_text(bytes)) : "";
+}
 
 std::string shown_note(std::size_t shown, std::size_t stages) {
   if (shown == stages) return "";
@@ -94,9 +99,9 @@ class StageRow {
     const auto path = [](std::string_view id, const std::string& data) {
       return data.empty() ? "" : fmt::format("<path class=\"{}\" d=\"{}\"/>\n", id, data);
     };
-    return path("idle", slopes) + path("bubble", rectangle(kLeft, x, Bytes(), below)) +
-           path("rose", rectangle(kLeft, x, below, always) + within) + path("forward", forward) +
-           path("backward", backward) + path("teal", weights) + path("edge", edge) + texts + "\n";
+    return path("idle", slopes) + path("buffers", rectangle(kLeft, x, Bytes(), below)) +
+           path("moment", rectangle(kLeft, x, below, always) + within) + path("forward", forward) +
+           path("backward", backward) + path("delayed", weights) + path("edge", edge) + texts + "\n";
   }
 
   double y(Bytes bytes) const { return bottom_ - height_ * (bytes / full_); }
@@ -126,8 +131,8 @@ std::string memory_by_part(const Report& report) {
   const auto width = [&](Bytes bytes) { return fmt::format("{:.2f}%", 100 * (bytes / full)); };
   std::string text = "<div class=\"legend\">";
   for (const MemoryPart& part : kMemoryParts) {
-    text += fmt::format("<span><i class=\"{}\"></i>{} (stage {}: {})</span>", part.id, part.name, peak,
-                        bytes_text(part.bytes(stages[peak])));
+    text += fmt::format("<span><i class=\"{}\"></i>{}{}</span>", part.id, part.name,
+                        of_stage(peak, part.bytes(stages[peak])));
   }
   text += "</div>\n<div class=\"memory\">\n";
   std::string rows;
@@ -186,9 +191,9 @@ std::string activations_by_kind(const Report& report) {
   if (most <= Bytes()) return "";
   std::string text = "<div class=\"legend\">";
   for (const std::size_t kind : kinds) {
-    text += fmt::format("<span><i class=\"{}\"></i>{} (stage {}: {})</span>", kKindColors[kind],
-                        kind_text(static_cast<ActivationKind>(kind)), peak,
-                        bytes_text(report.memory_detail[peak].activations[kind]));
+    text += fmt::format("<span><i style=\"background:{}\"></i>{}{}</span>", kKindColors[kind],
+                        kind_text(static_cast<ActivationKind>(kind)),
+                        of_stage(peak, report.memory_detail[peak].activations[kind]));
   }
   text += "</div>\n<div class=\"memory\">\n";
   for (const std::size_t s : shown) {
@@ -198,7 +203,7 @@ std::string activations_by_kind(const Report& report) {
     for (const std::size_t kind : kinds) {
       const double share = detail.activations[kind] / most;
       if (share > 0)
-        text += fmt::format("<i class=\"{}\" style=\"width:{:.2f}%\"></i>", kKindColors[kind], 100 * share);
+        text += fmt::format("<i style=\"background:{};width:{:.2f}%\"></i>", kKindColors[kind], 100 * share);
     }
     text += fmt::format("</span><span class=\"number\">{}</span>\n", bytes_text(report.memory.stages[s].activations));
   }
@@ -250,9 +255,9 @@ std::string memory_over_time(const Report& report) {
   };
   key("forward", "behind a forward pass");
   key("backward", waits ? "behind an input gradient or a backward pass" : "behind a backward pass");
-  if (waits) key("teal", "behind a weight gradient");
-  if (transient) key("rose", "for a while: what is computed again, metrics, offloaded layers");
-  key("bubble", "weights, gradients, optimizer, other");
+  if (waits) key("delayed", "behind a weight gradient");
+  if (transient) key("moment", "for a while: what is computed again, metrics, offloaded layers");
+  key("buffers", "weights, gradients, optimizer, other");
   if (sloped) key("idle", "left out");
   text +=
       fmt::format("</div>\n<div class=\"scroll\"><svg viewBox=\"0 0 1000 {:.0f}\" role=\"img\" aria-label=\"{}\">\n",

@@ -133,9 +133,10 @@ std::string ticks(const StepOutline& outline, const Axis& axis, double top, doub
     for (double number = std::ceil(from / step); number * step <= to; ++number) {
       const Seconds at = number * step * units::s;
       const double x = axis.x(part, at - part.left_out);
-      result += fmt::format(
-          "<path class=\"axis\" d=\"M{0} {1}V{2}\"/><text class=\"middle\" x=\"{0}\" y=\"{3}\">{4}</text>",
-          short_number(x), short_number(top), short_number(bottom + 4), short_number(bottom + 16), tick_text(at));
+      result +=
+          fmt::format("<path class=\"axis\" d=\"M{0} {1}V{2}\"/><text class=\"{5}\" x=\"{0}\" y=\"{3}\">{4}</text>",
+                      short_number(x), short_number(top), short_number(bottom + 4), short_number(bottom + 16),
+                      tick_text(at), x > Axis::kRight - 20 ? "end" : "middle");
     }
   }
   return result;

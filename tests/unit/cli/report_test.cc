@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 
 #include "support/run_command.h"
 
@@ -121,6 +123,47 @@ TEST(ReportPage, BeginsWithTheAnswer) {
   for (const char* folded : {"In numbers", "Activations at the peak, by kind", "Memory over the step", "Every input"}) {
     EXPECT_THAT(html, HasSubstr("<details>\n<summary>" + std::string(folded) + "</summary>"));
   }
+}
+
+// WCAG 2.2, relative luminance and contrast (1.4.3, 1.4.11).
+double luminance(const std::string& color) {
+  const auto linear = [&](std::size_t at) {
+    const double value = std::stoi(color.substr(at, 2), nullptr, 16) / 255.0;
+    return value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
+  };
+  return 0.2126 * linear(1) + 0.7152 * linear(3) + 0.0722 * linear(5);
+}
+double contrast(const std::string& a, const std::string& b) {
+  const auto [low, high] = std::minmax({luminance(a), luminance(b)});
+  return (high + 0.05) / (low + 0.05);
+}
+
+// Can everybody see each color on white and on the dark page, and read the numbers on it?
+TEST(ReportPage, ColorsAreSeenOnBothPapers) {
+  const std::string html = page_of("--tp 8 --pp 4 --dp 2 --global-batch 64").html;
+  const auto value = [&](const std::string& name) {
+    const std::size_t at = html.find("--" + name + ": #");
+    return html.substr(at + name.size() + 4, 7);
+  };
+  std::set<std::string> colors;
+  for (const char* name : {"compute", "forward", "backward", "recompute", "tp", "cp", "ep", "pp", "dp", "bubble",
+                           "optimizer", "other", "weights", "gradients", "states", "activations", "buffers"}) {
+    colors.insert(value(name));
+  }
+  const std::regex kind("background:(#[0-9a-f]{6})");
+  for (std::sregex_iterator match(html.begin(), html.end(), kind), end; match != end; ++match) {
+    colors.insert((*match)[1].str());
+  }
+  EXPECT_GT(colors.size(), 15u);
+  for (const std::string& color : colors) {
+    EXPECT_GE(contrast(color, "#ffffff"), 3) << color;
+    EXPECT_GE(contrast(color, "#14181e"), 3) << color;
+  }
+  EXPECT_THAT(html, AllOf(HasSubstr("--paper: #ffffff"), HasSubstr("--paper: #14181e")));
+  EXPECT_GE(contrast(value("forward"), "#101820"), 4.5);
+  EXPECT_GE(contrast(value("backward"), "#ffffff"), 4.5);
+  EXPECT_GE(contrast(value("recompute"), "#ffffff"), 4.5);
+  EXPECT_THAT(html, Not(HasSubstr(": 0 B)"))) << "a kind that a stage does not have";
 }
 
 // Are the step and the ends of its interval where they belong on an axis that begins at zero?
