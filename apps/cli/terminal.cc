@@ -129,7 +129,8 @@ std::string energy_text(Joules energy) {
   const double hours = energy / kKilowattHour;
   if (std::isinf(hours)) return "endless";
   if (hours >= 1e6) return fmt::format("{:.4g} GWh", hours / 1e6);
-  return hours >= 1e3 ? fmt::format("{:.4g} MWh", hours / 1e3) : fmt::format("{:.4g} kWh", hours);
+  if (hours >= 1e3) return fmt::format("{:.4g} MWh", hours / 1e3);
+  return hours >= 1 ? fmt::format("{:.4g} kWh", hours) : fmt::format("{:.4g} Wh", 1e3 * hours);
 }
 
 }  // namespace ns_dist::cli

@@ -38,6 +38,6 @@ struct Style {
 Style style_of(std::FILE* stream);
 
 std::string bytes_text(Bytes bytes);     // "38.2 GiB"
-std::string energy_text(Joules energy);  // "1.645 kWh", "522.9 MWh", "36.2 GWh"
+std::string energy_text(Joules energy);  // "629 Wh", "1.645 kWh", "522.9 MWh", "36.2 GWh"
 
 }  // namespace ns_dist::cli

@@ -28,6 +28,7 @@ constexpr std::array<Layer, kCategoryCount> kLayers = {{
     {Category::kExpertParallel, "ep", "expert-parallel communication"},
     {Category::kContextParallel, "cp", "context-parallel communication"},
     {Category::kTensorParallel, "tp", "tensor-parallel communication"},
+    {Category::kLaunches, "launches", "waiting for launches"},
     {Category::kOther, "other", "other"},
     {Category::kOptimizer, "optimizer", "optimizer"},
     {Category::kRecompute, "recompute", "recomputation"},

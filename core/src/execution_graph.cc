@@ -15,7 +15,7 @@ std::string_view name_of(Stream stream) {
 
 std::string_view name_of(Category category) {
   constexpr std::array<std::string_view, kCategoryCount> kNames = {
-      "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "other"};
+      "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "launches", "other"};
   return kNames[static_cast<std::size_t>(category)];
 }
 

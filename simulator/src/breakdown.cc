@@ -26,6 +26,8 @@ Seconds Breakdown::*part_of(Category category) {
       return &Breakdown::pp_exposed;
     case Category::kDataParallel:
       return &Breakdown::dp_exposed;
+    case Category::kLaunches:
+      return &Breakdown::launches;
     case Category::kOther:
       break;
   }

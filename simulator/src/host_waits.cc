@@ -230,7 +230,7 @@ WorkId add_wait(std::string_view name, std::span<const Forecast> forecasts, std:
                 StepProgram& program, ProgramCosts& costs) {
   WorkItem item;
   item.name = name;
-  item.category = Category::kOther;
+  item.category = name == kHostLaunches ? Category::kLaunches : Category::kOther;
   item.work = Operator{UnknownOperator{std::string(name), {}, {}, {}}, DType::kBf16};
   item.launches = std::move(launches);
   const WorkId work = program.works.add(std::move(item));

@@ -63,9 +63,10 @@ enum class Category : std::uint8_t {
   kExpertParallel,
   kPipelineParallel,
   kDataParallel,
+  kLaunches,  // waiting for the host's launches
   kOther
 };
-inline constexpr std::uint32_t kCategoryCount = 10;
+inline constexpr std::uint32_t kCategoryCount = 11;
 std::string_view name_of(Category category);
 
 // A message from the representative of stage `from` to that of stage `to`; every rank of the stage sends its own copy

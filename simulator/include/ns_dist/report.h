@@ -25,7 +25,7 @@ namespace ns_dist {
 // A stage computes, or it waits. A wait is followed back from the node that ends it: the time of a collective or
 // message that it waits for is exposed communication; what is left, waiting for other stages to compute, is bubble.
 struct Breakdown {
-  Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, other;
+  Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, launches, other;
   Seconds total() const;
 };
 
@@ -34,7 +34,7 @@ struct BreakdownPart {
   std::string_view key, name;  // "tp_exposed", "tensor-parallel communication"
   Seconds Breakdown::*seconds;
 };
-inline constexpr std::array<BreakdownPart, 10> kBreakdownParts = {
+inline constexpr std::array<BreakdownPart, 11> kBreakdownParts = {
     {{"compute", "compute", &Breakdown::compute},
      {"recompute", "recomputation", &Breakdown::recompute},
      {"tp_exposed", "tensor-parallel communication", &Breakdown::tp_exposed},
@@ -44,6 +44,7 @@ inline constexpr std::array<BreakdownPart, 10> kBreakdownParts = {
      {"dp_exposed", "data-parallel communication", &Breakdown::dp_exposed},
      {"bubble", "pipeline bubble", &Breakdown::bubble},
      {"optimizer", "optimizer", &Breakdown::optimizer},
+     {"launches", "waiting for launches", &Breakdown::launches},
      {"other", "other", &Breakdown::other}}};
 
 inline Seconds Breakdown::total() const {

@@ -73,7 +73,7 @@ TEST(ReportPage, HoldsTheAnswerOfJsonAndTheNumbersOfTheSummary) {
     EXPECT_THAT(page.html, HasSubstr("; " + utilization[2].str() + " without what a causal mask hides"));
     for (const char* part : {"compute", "recomputation", "tensor-parallel communication",
                              "context-parallel communication", "expert-parallel communication", "pipeline messages",
-                             "data-parallel communication", "pipeline bubble", "optimizer", "other"}) {
+                             "data-parallel communication", "pipeline bubble", "optimizer", "waiting for launches", "other"}) {
       EXPECT_THAT(page.html, HasSubstr(part)) << job;
     }
     const json& stages = page.report["memory"]["per_stage"];
@@ -147,7 +147,7 @@ TEST(ReportPage, ColorsAreSeenOnBothPapers) {
   };
   std::set<std::string> colors;
   for (const char* name : {"compute", "forward", "backward", "recompute", "tp", "cp", "ep", "pp", "dp", "bubble",
-                           "optimizer", "other", "weights", "gradients", "states", "activations", "buffers"}) {
+                           "optimizer", "launches", "other", "weights", "gradients", "states", "activations", "buffers"}) {
     colors.insert(value(name));
   }
   const std::regex kind("background:(#[0-9a-f]{6})");
