@@ -35,7 +35,7 @@ std::string peak_text(const Gpu& gpu) {
 Result<std::vector<ListRow>> gpus(const Catalog& catalog) {
   return rows_of(catalog, CatalogKind::kGpu, [&](const std::string& id) -> Result<std::string> {
     NS_TRY(const Gpu gpu, catalog.gpu(id));
-    return fmt::format("{}, {} at {}", peak_text(gpu), bytes_text(gpu.memory), to_text(gpu.memory_bandwidth));
+    return fmt::format("{}, {} at {}", peak_text(gpu), bytes_text(gpu.memory), bandwidth_text(gpu.memory_bandwidth));
   });
 }
 

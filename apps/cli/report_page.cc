@@ -31,14 +31,14 @@ std::string question(const Report& report) {
   const Scenario& scenario = report.scenario;
   const Model& model = scenario.model;
   const Gpu& gpu = scenario.cluster.gpu;
-  const std::string terabytes = fmt::format("{:.4g} TB/s", gpu.memory_bandwidth / (units::TB / units::s));
   std::string text = "<dl>\n";
   std::string experts;
   if (model.moe) experts = fmt::format(", {} of {} experts for each token", model.moe->top_k, model.moe->experts);
   text += row("Model", typeset(fmt::format("{}: {}, {} layers, hidden size {}{}", model.name,
                                            parameters_text(model, scenario.training.mtp), with_commas(model.layers),
                                            with_commas(model.hidden), experts)));
-  text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory), terabytes)));
+  text += row("GPU", typeset(fmt::format("{} ({}), {} at {}", gpu.name, gpu.id, bytes_text(gpu.memory),
+                                         bandwidth_text(gpu.memory_bandwidth))));
   text += row("Cluster", typeset(cluster_text(scenario.cluster)));
   text += row("Plan", html(degrees_text(scenario.plan)));
   text += row("Batch", html(batch_text(scenario.training)));

@@ -125,6 +125,11 @@ std::string bytes_text(Bytes bytes) {
   return fmt::format("{:.0f} B", bytes / units::B);
 }
 
+std::string bandwidth_text(BytesPerSecond bandwidth) {
+  const double gigabytes = bandwidth / (units::GB / units::s);
+  return gigabytes >= 1e3 ? fmt::format("{:.4g} TB/s", gigabytes / 1e3) : fmt::format("{:.4g} GB/s", gigabytes);
+}
+
 std::string energy_text(Joules energy) {
   const double hours = energy / kKilowattHour;
   if (std::isinf(hours)) return "endless";

@@ -37,7 +37,8 @@ struct Style {
 // (no-color.org) or TERM=dumb.
 Style style_of(std::FILE* stream);
 
-std::string bytes_text(Bytes bytes);     // "38.2 GiB"
-std::string energy_text(Joules energy);  // "629 Wh", "1.645 kWh", "522.9 MWh", "36.2 GWh"
+std::string bytes_text(Bytes bytes);                   // "38.2 GiB"
+std::string bandwidth_text(BytesPerSecond bandwidth);  // "933 GB/s", "3.35 TB/s"
+std::string energy_text(Joules energy);                // "629 Wh", "1.645 kWh", "522.9 MWh", "36.2 GWh"
 
 }  // namespace ns_dist::cli

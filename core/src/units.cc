@@ -215,9 +215,14 @@ std::string duration_text(Seconds seconds) {
     const double digit = std::pow(10, std::floor(std::log10(size)) - 3);
     return fmt::format("{:.0f} s", std::round(value / digit) * digit);
   }
-  if (size >= 1 || size == 0) return fmt::format("{:.4g} s", value);
-  if (size >= 1e-3) return fmt::format("{:.4g} ms", value * 1e3);
-  return fmt::format("{:.4g} us", value * 1e6);
+  if (size == 0) return "0 s";
+  const auto digits = [](double number) {
+    std::string text = fmt::format("{:#.4g}", number);
+    if (text.ends_with('.')) text.pop_back();
+    return text;
+  };
+  if (size >= 1) return digits(value) + " s";
+  return size >= 1e-3 ? digits(value * 1e3) + " ms" : digits(value * 1e6) + " us";
 }
 
 }  // namespace ns_dist

@@ -11,6 +11,7 @@
 
 #include "costs.h"
 #include "ns_dist/host_launches.h"
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/training_clock.h"
 #include "step_times.h"
 
@@ -84,7 +85,7 @@ std::vector<Addition> additions(const Scenario& scenario, const Prediction& pred
                              clock.calibrated.of(product) > 0 ? "measured on this GPU" : "in a benchmark"),
                  {&TrainingConstants::calibrated, &TrainingConstants::exponent}, 0);
     add_constant("slowest GPU",
-                 fmt::format("of {}: products take {} as on the mean one", ranks, as_long(clock.slowest)),
+                 fmt::format("of {}: products take {} as on the mean one", with_commas(ranks), as_long(clock.slowest)),
                  {&TrainingConstants::deviation}, 0);
     if (scenario.model.moe) {
       add_constant("experts",
@@ -132,7 +133,7 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
   Report all = report(scenario, prediction, {});
   Explanation explanation;
   explanation.subject =
-      fmt::format("a step of {} on {} x {}", scenario.model.name, all.ranks, scenario.cluster.gpu.name);
+      fmt::format("a step of {} on {} x {}", scenario.model.name, with_commas(all.ranks), scenario.cluster.gpu.name);
   Forecast& forecast = explanation.forecast;
   forecast.latency = all.step;
   forecast.low = all.step_low;
@@ -174,7 +175,7 @@ Explanation explain(const Scenario& scenario, const Prediction& prediction, cons
   for (const Hotspot& hotspot : shown) {
     others -= hotspot.seconds;
     add(hotspot.name, share(hotspot.seconds),
-        fmt::format("on the critical path: {} {} of {}{}", hotspot.count, hotspot.kind,
+        fmt::format("on the critical path: {} {} of {}{}", with_commas(hotspot.count), hotspot.kind,
                     duration_text(hotspot.seconds / static_cast<double>(hotspot.count)),
                     hotspot.extrapolated ? ", extrapolated" : ""));
   }

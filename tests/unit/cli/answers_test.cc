@@ -98,7 +98,7 @@ TEST(Answers, CollectivesWarnOfTheLinksOfAnotherGpu) {
 // What is added to kernels is shown where it counts.
 TEST(Answers, ExplainsAStep) {
   const CommandResult result = answered("explain step --tp 8 --pp 16 --dp 8");
-  for (const char* word : {"clock under load", "slowest GPU", "of 1024", "host launches", "105 us each",
+  for (const char* word : {"clock under load", "slowest GPU", "of 1,024", "host launches", "105 us each",
                            "interval, rest", "dense models", "mlp.fc1.wgrad"}) {
     EXPECT_THAT(result.out, HasSubstr(word));
   }
