@@ -89,6 +89,8 @@ std::string answer(const Report& report) {
                   report.fits ? "" : " soft", duration_text(report.step), report.fits ? "" : " if memory were no limit",
                   duration_text(report.step_low), duration_text(report.step_high));
   text += interval(report);
+  if (const std::string added = additions_text(report); !added.empty())
+    text += fmt::format("<p class=\"soft\">Of it {}: added to the plain sum of kernels and collectives.</p>\n", added);
   if (report.against) {
     const std::string parts = difference_parts_text(report.against->difference);
     text += fmt::format("<p>Against {}: {}{}.</p>\n", html(report.against->report),
@@ -97,19 +99,30 @@ std::string answer(const Report& report) {
   text += "<div class=\"tiles\">\n";
   text += tile(rate_text(report.tokens_per_second) + " tokens/s",
                rate_text(report.tokens_per_second / static_cast<double>(report.ranks)) + " on each GPU");
-  text += tile("MFU " + percent(report.mfu), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
-                                                         "without what a causal mask hides",
-                                                         percent(report.mfu_causal)));
-  text += tile("HFU " + percent(report.hfu),
-               fmt::format("counting recomputed operations, too; {} without what a causal mask hides",
-                           percent(report.hfu_causal)));
-  text += tile(fmt::format("{:.0f} TFLOP/s", report.model_flops_per_second / 1e12),
-               fmt::format("of the model on each GPU, whose peak is {:.0f}",
-                           product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) /
-                               (units::TFLOP / units::s)));
+  const double rate = report.model_flops_per_second / 1e12;
+  const double peak =
+      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s);
+  if (masks_much(report)) {  // neither count alone says how busy GPUs are
+    text += tile("MFU " + mfu_text(report), "of the GPUs' peak, counting the model's own operations");
+    text +=
+        tile(fmt::format("{:.0f} and {:.0f} TFLOP/s", rate * (report.mfu_causal / report.mfu), rate),
+             fmt::format("of the model on each GPU, whose peak is {:.0f}: with causal and with full attention", peak));
+  } else {
+    text += tile("MFU " + mfu_text(report), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
+                                                        "without what a causal mask hides",
+                                                        percent(report.mfu_causal)));
+    text +=
+        tile(fmt::format("{:.0f} TFLOP/s", rate), fmt::format("of the model on each GPU, whose peak is {:.0f}", peak));
+  }
+  if (has_hfu(report)) {
+    text += tile("HFU " + percent(report.hfu),
+                 fmt::format("counting recomputed operations, too; {} without what a causal mask hides",
+                             percent(report.hfu_causal)));
+  }
   if (report.energy) {
     text += tile(energy_text(report.energy->step) + " at most",
-                 fmt::format("of electricity of the GPUs alone, each at its {:.0f} W all the time, PUE {}",
+                 fmt::format("a step, {} for 1e12 tokens: GPUs alone, each at its {:.0f} W all the time, PUE {}",
+                             energy_text(report.energy->trillion_tokens),
                              report.scenario.cluster.gpu.board_power / units::W, report.scenario.facility.pue.value));
   }
   if (report.fits) {
@@ -179,18 +192,22 @@ std::string path_section(const Report& report) {
 }
 
 std::string improvements_section(const Report& report) {
-  std::string text;
+  std::string rows;
   for (const Improvement& improvement : told_improvements(report)) {
     const std::string flags = to_flags(improvement.set, report.scenario);
-    text += fmt::format("<li><b>{}</b> {}{}</li>\n", saving_text(improvement, report.step),
-                        html(with_flags(improvement.change)),
+    rows += fmt::format("<tr><td class=\"number\">{}{}</td><td class=\"number\">{}</td><td>{}{}</td></tr>\n",
+                        saving_text(improvement, report.step), is_unsure(improvement) ? ", not sure" : "",
+                        duration_text(report.step - improvement.saves), html(with_flags(improvement.change)),
                         flags.empty() ? "" : fmt::format(": <code>{}</code>", html(flags)));
   }
-  if (text.empty()) return "";
+  if (rows.empty()) return "";
   return section("What would help most",
-                 "<ul>\n" + text +
-                     "</ul>\n<p class=\"soft\">Each saving is the difference of two forecasts; in brackets its 90 % "
-                     "interval, of the step. <em>At most</em> is a limit, not a change that can be made.</p>\n");
+                 table("<th class=\"number\">change of the step (90 % interval)</th><th class=\"number\">the step "
+                       "then</th><th>what</th>",
+                       rows) +
+                     "<p class=\"soft\">Each change is the difference of two forecasts. <em>Not sure</em>: in its "
+                     "interval are steps that are longer. <em>At most</em> is a limit, not a change that can be "
+                     "made.</p>\n");
 }
 
 // Of --sensitivity and --what-if.

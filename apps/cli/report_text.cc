@@ -232,10 +232,54 @@ std::string difference_parts_text(const StepDifference& difference) {
 }
 
 std::string saving_text(const Improvement& improvement, Seconds step) {
-  const std::string saves = "-" + duration_text(improvement.saves);
-  if (!improvement.interval) return saves + " at most,";
-  return fmt::format("{} ({:+.1f} to {:+.1f} %)", saves, -100 * (improvement.interval->high / step),
+  const double share = -100 * (improvement.saves / step);
+  if (!improvement.interval) return fmt::format("at most {:+.1f} %", share);
+  return fmt::format("{:+.1f} % ({:+.1f} to {:+.1f})", share, -100 * (improvement.interval->high / step),
                      -100 * (improvement.interval->low / step));
+}
+
+bool is_unsure(const Improvement& improvement) { return improvement.interval && improvement.interval->low < Seconds(); }
+
+std::string additions_text(const Report& report) {
+  constexpr std::size_t kMostAdditions = 3;
+  constexpr double kSmall = 0.005;  // of the step
+  std::vector<Addition> additions = report.additions;
+  std::stable_sort(additions.begin(), additions.end(),
+                   [](const Addition& a, const Addition& b) { return a.seconds > b.seconds; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMostAdditions, additions.size()); ++i) {
+    const double share = additions[i].seconds / report.step;
+    if (share < kSmall) break;
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", additions[i].name, 100 * share);
+  }
+  return text;
+}
+
+bool masks_much(const Report& report) { return report.mfu > 1.1 * report.mfu_causal; }
+
+bool has_hfu(const Report& report) { return report.hfu - report.mfu > 0.0005; }
+
+std::string mfu_text(const Report& report) {
+  return masks_much(report) ? fmt::format("{:.1f} % with causal attention, {:.1f} % with full", 100 * report.mfu_causal,
+                                          100 * report.mfu)
+                            : fmt::format("{:.1f} %", 100 * report.mfu);
+}
+
+std::string utilization_text(const Report& report) {
+  const double rate = report.model_flops_per_second / 1e12;
+  const double peak =
+      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s);
+  const double mfu = 100 * report.mfu, causal = 100 * report.mfu_causal, hfu = 100 * report.hfu;
+  if (masks_much(report)) {
+    const std::string recomputed =
+        has_hfu(report) ? fmt::format("; HFU {:.1f} % and {:.1f} %", 100 * report.hfu_causal, hfu) : "";
+    return fmt::format("MFU {}{}; {:.0f} and {:.0f} of {:.0f} TFLOP/s on each GPU", mfu_text(report), recomputed,
+                       rate * (causal / mfu), rate, peak);
+  }
+  const std::string recomputed =
+      has_hfu(report) ? fmt::format(", HFU {:.1f} % ({:.1f} %)", hfu, 100 * report.hfu_causal) : "";
+  return fmt::format("MFU {:.1f} % ({:.1f} % with causal attention){}, {:.0f} of {:.0f} TFLOP/s on each GPU", mfu,
+                     causal, recomputed, rate, peak);
 }
 
 }  // namespace ns_dist::cli

@@ -34,8 +34,20 @@ std::string sensitivity_text(const Sensitivity& sensitivity);
 std::string difference_text(const StepDifference& difference);
 // The largest parts of a difference: "compute -258 ms, pipeline bubble +188.2 ms". Nothing where all are small.
 std::string difference_parts_text(const StepDifference& difference);
-// "-488.5 ms (-11.0 to +0.5 %)", of the step; of a limit "-1.2 s at most,"
+// What an improvement does to the step, and the step then: "-6.6 % (-30.5 to +2.5)"; of a limit "at most -6.6 %".
 std::string saving_text(const Improvement& improvement, Seconds step);
+// Whether the interval of an improvement has steps that are longer.
+bool is_unsure(const Improvement& improvement);
+// The largest parts that are added to the plain sum of kernels: "unequal stages 3.7 %, embedding and loss 3.6 %".
+std::string additions_text(const Report& report);
+
+// Long contexts: attention that a causal mask hides is a large part of the model's operations.
+bool masks_much(const Report& report);
+bool has_hfu(const Report& report);  // another than MFU
+// "MFU 39.2 % (38.7 % with causal attention), 388 of 989 TFLOP/s on each GPU"
+std::string utilization_text(const Report& report);
+// "57.4 %", or "51.0 % with causal attention, 57.4 % with full"
+std::string mfu_text(const Report& report);
 
 // The improvements that people are told. Limits of a plan that cannot run are none of them.
 std::vector<Improvement> told_improvements(const Report& report);

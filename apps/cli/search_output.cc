@@ -208,7 +208,8 @@ std::string plan_text(const ParallelPlan& plan) {
 static std::string not_searched(const Report& report) {
   for (const Improvement& each : report.improvements) {
     if (each.set.empty()) continue;
-    return fmt::format("  not searched: {} {}: {}\n", saving_text(each, report.step), with_flags(each.change),
+    return fmt::format("  not searched: {}, {}: {}: {}\n", saving_text(each, report.step),
+                       duration_text(report.step - each.saves), with_flags(each.change),
                        to_flags(each.set, report.scenario));
   }
   return "";
@@ -300,10 +301,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
                     : answer.behind.steps == 1 ? " of the fastest"
                                                : " of the fastest, for each token");
     if (&answer == &result.answers.front()) page += evidence_text(report.scenario);
-    constexpr double kOften = 1.1;  // of long contexts: attention that is masked is a large part of the count
-    const bool masked = report.mfu > kOften * report.mfu_causal;
-    page += fmt::format("  MFU {:.1f} %{}, {} of {} ({:.1f} GiB free{}), network {}\n", 100 * report.mfu,
-                        masked ? fmt::format(" ({:.1f} % with causal attention)", 100 * report.mfu_causal) : "",
+    page += fmt::format("  MFU {}, {} of {} ({:.1f} GiB free{}), network {}\n", mfu_text(report),
                         bytes_text(report.memory.peak()), bytes_text(base.cluster.gpu.memory), headroom(report),
                         is_tight(report) ? ", tight: may run out" : "", duration_text(answer.network));
     page += fmt::format("  {}\n", command_of(answer, goals.from));

@@ -95,7 +95,7 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
     rows +=
         cells({duration_text(report.step),
                fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-               behind_text(answer), fmt::format("{:.1f} %", 100 * report.mfu),
+               behind_text(answer), mfu_text(report),
                bytes_text(report.memory.peak()) + (is_tight(report) ? ", tight" : ""), duration_text(answer.network)});
     rows += cells(training) + "</tr>\n" + command_row(answer, goals, kColumns + training.size());
   }

@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t kMostLines = 40;
 constexpr std::size_t kMostWarnings = 4;
 constexpr std::size_t kMostHotspots = 3;
-constexpr std::size_t kMostAdditions = 3;
 constexpr std::size_t kMostKinds = 3;
 
 class Page {
@@ -145,25 +144,11 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
     const std::string parts = difference_parts_text(report.against->difference);
     if (!parts.empty()) page.fact("", "its parts: {}", parts);
   }
-  std::vector<Addition> additions = report.additions;
-  std::stable_sort(additions.begin(), additions.end(),
-                   [](const Addition& a, const Addition& b) { return a.seconds > b.seconds; });
-  std::string added;
-  for (std::size_t i = 0; i < std::min(kMostAdditions, additions.size()); ++i) {
-    const double share = additions[i].seconds / report.step;
-    if (share < 0.005) break;
-    added += fmt::format("{}{} {:.1f} %", added.empty() ? "" : ", ", additions[i].name, 100 * share);
-  }
-  if (!added.empty()) page.fact("", "of it {}", added);
+  if (const std::string added = additions_text(report); !added.empty()) page.fact("", "of it {}", added);
   if (!evidence.empty()) page.fact("", "{}", evidence);
   page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
             rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
-  page.fact(
-      "utilization",
-      "MFU {:.1f} % ({:.1f} % with causal attention), HFU {:.1f} % ({:.1f} %), {:.0f} of {:.0f} TFLOP/s on each GPU",
-      100 * report.mfu, 100 * report.mfu_causal, 100 * report.hfu, 100 * report.hfu_causal,
-      report.model_flops_per_second / 1e12,
-      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s));
+  page.fact("utilization", "{}", utilization_text(report));
   if (report.energy) {
     page.fact("energy", "at most {} a step, {} for 1e12 tokens: GPUs alone, {:.0f} W each, PUE {}",
               energy_text(report.energy->step), energy_text(report.energy->trillion_tokens),
@@ -196,12 +181,14 @@ void critical_path(Page& page, const Report& report, std::size_t most) {
 
 void what_would_help(Page& page, const Report& report, std::size_t most) {
   if (most == 0) return;
-  page.heading("What would help most");
+  page.line("\n{}: change of the step (90 % interval; not sure where it holds 0), the step then",
+            page.style().bold("What would help most"));
   const std::vector<Improvement> told = told_improvements(report);
   for (const Improvement& improvement : std::span(told).first(most)) {
     const std::string change = with_flags(improvement.change), flags = to_flags(improvement.set, report.scenario);
     const std::string what = flags.empty() ? change : fmt::format("{}: {}", change, page.style().bold(flags));
-    page.line("  {:>28} {}", saving_text(improvement, report.step), what);
+    page.line("  {:<24} {:>8}  {}", saving_text(improvement, report.step),
+              duration_text(report.step - improvement.saves), what);
   }
 }
 
