@@ -222,7 +222,7 @@ std::string asked_section(const Report& report) {
 
 std::string warnings_section(const Report& report) {
   std::string text;
-  for (const Warning& warning : report.warnings)
+  for (const Warning& warning : told_warnings(report))
     text += fmt::format("<li>{}</li>\n", html(with_flags(warning.message)));
   return section("Warnings", text.empty() ? "" : "<ul>\n" + text + "</ul>\n");
 }
@@ -233,6 +233,9 @@ std::string accuracy_section(const Report& report, std::span<const RunCheck> evi
   std::string line = evidence_line(evidence, scenario);
   line.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(line.front())));
   std::string text = fmt::format("<p>{}.</p>\n", line);
+  if (const std::string minor = minor_text(report); !minor.empty()) {
+    text += fmt::format("<p class=\"soft\">{}.</p>\n", html(minor));
+  }
   if (!evidence.empty()) {
     text += table(
         "<th>run</th><th>GPU</th><th class=\"number\">measured</th><th class=\"number\">forecast</th><th "

@@ -158,6 +158,20 @@ std::vector<Improvement> told_improvements(const Report& report) {
   return told;
 }
 
+std::vector<Warning> told_warnings(const Report& report) {
+  std::vector<Warning> told = report.warnings;
+  std::erase_if(told, [](const Warning& each) { return each.minor; });
+  return told;
+}
+
+std::string minor_text(const Report& report) {
+  std::string text;
+  for (const Warning& each : report.warnings) {
+    if (each.minor) text += (text.empty() ? "" : "; ") + with_flags(each.message);
+  }
+  return text;
+}
+
 std::string unfit_text(const Report& report) {
   if (report.memory.peak() > report.scenario.cluster.gpu.memory) return "does not fit";
   return fmt::format("does not fit beside {} of the CUDA context and NCCL's buffers",

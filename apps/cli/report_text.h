@@ -52,6 +52,10 @@ std::string mfu_text(const Report& report);
 // The improvements that people are told. Limits of a plan that cannot run are none of them.
 std::vector<Improvement> told_improvements(const Report& report);
 
+// What to doubt; and what is told beside the answer, in one line.
+std::vector<Warning> told_warnings(const Report& report);
+std::string minor_text(const Report& report);
+
 // Of a plan that does not fit: "does not fit", or what there is no room for beside its tensors.
 std::string unfit_text(const Report& report);
 // Of the remedy that the report has: "70.1 GiB, 5.3 s", "on 16 GPUs, 63.7 GiB, ...", "..., tight: 81.2 GiB in

@@ -458,9 +458,10 @@ std::string table_notes(const TableColumns& columns, const std::vector<SearchCas
 
 // What to doubt most of a plan; the command of the plan tells all of it.
 std::string first_warning(const Report& report) {
-  if (report.warnings.empty()) return "";
-  const std::size_t others = report.warnings.size() - 1;
-  return fmt::format("  warning: {}{}\n", with_flags(report.warnings.front().message),
+  const std::vector<Warning> told = told_warnings(report);
+  if (told.empty()) return "";
+  const std::size_t others = told.size() - 1;
+  return fmt::format("  warning: {}{}\n", with_flags(told.front().message),
                      others == 0 ? "" : fmt::format(" (and {} more: run the command above)", others));
 }
 

@@ -66,7 +66,7 @@ std::string warnings_of(const SearchCase& found) {
   int number = 0;
   for (const SearchAnswer& answer : found.result.answers) {
     ++number;
-    for (const Warning& warning : answer.report.warnings) {
+    for (const Warning& warning : told_warnings(answer.report)) {
       const auto same = [&](const auto& each) { return each.first == warning.message; };
       const auto known = std::find_if(all.begin(), all.end(), same);
       if (known == all.end()) {

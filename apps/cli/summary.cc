@@ -146,6 +146,7 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
   }
   if (const std::string added = additions_text(report); !added.empty()) page.fact("", "of it {}", added);
   if (!evidence.empty()) page.fact("", "{}", evidence);
+  if (const std::string minor = minor_text(report); !minor.empty()) page.fact("", "{}", page.style().dim(minor));
   page.fact("throughput", "{} tokens/s, {} on each GPU", rate_text(report.tokens_per_second),
             rate_text(report.tokens_per_second / static_cast<double>(report.ranks)));
   page.fact("utilization", "{}", utilization_text(report));
@@ -199,20 +200,21 @@ void sensitivity(Page& page, std::string_view heading, const std::vector<Sensiti
 }
 
 void warnings(Page& page, const Report& report, std::size_t most) {
-  if (report.warnings.empty()) return;
+  const std::vector<Warning> told = told_warnings(report);
+  if (told.empty()) return;
   page.heading("Warnings");
-  const std::size_t shown = std::min(most, report.warnings.size());
-  for (std::size_t i = 0; i < shown; ++i) page.line("  {}", with_flags(report.warnings[i].message));
-  if (shown < report.warnings.size()) page.line("  and {} more with --json", report.warnings.size() - shown);
+  const std::size_t shown = std::min(most, told.size());
+  for (std::size_t i = 0; i < shown; ++i) page.line("  {}", with_flags(told[i].message));
+  if (shown < told.size()) page.line("  and {} more with --json", told.size() - shown);
 }
 
-// Of the lists below the parts of the step, which has ten parts at most: so many that kMostLines are not exceeded.
+// Of the lists below the parts of the step, which has few: so many that kMostLines are not exceeded.
 struct ShownRows {
   std::size_t hotspots, changes, warnings;
 };
 ShownRows rows_that_fit(std::size_t above, const Report& report) {
   constexpr std::size_t kHeading = 2, kLeastHotspots = 1, kLeastChanges = 2, kLeastWarnings = 2;
-  const std::size_t all = report.warnings.size();
+  const std::size_t all = told_warnings(report).size();
   ShownRows rows{std::min(kMostHotspots, report.critical_path.size()), told_improvements(report).size(),
                  std::min(kMostWarnings, all)};
   const auto too_many = [&] {

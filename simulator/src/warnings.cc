@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "advice.h"
@@ -22,22 +23,34 @@ namespace {
 constexpr double kNegligible = 0.005;  // of the step; below it nobody is warned. Chosen, not fitted
 
 std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
+  constexpr double kMinor = 0.05, kMuch = 0.2;  // of the step. Chosen, not fitted
   Seconds outside, length;
-  std::vector<std::string> names;
+  std::map<std::string, Seconds> by_name;
   for (const PathEntry& entry : path) {
     length += entry.seconds;
     if (!entry.forecast.extrapolated || entry.name == kHiddenWork) continue;
-    outside += static_cast<double>(entry.count) * entry.forecast.latency;
-    names.push_back(entry.name);
+    const Seconds seconds = static_cast<double>(entry.count) * entry.forecast.latency;
+    outside += seconds;
+    by_name[entry.name] += seconds;
   }
   if (outside < kNegligible * length) return std::nullopt;
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::vector<std::pair<std::string, Seconds>> longest(by_name.begin(), by_name.end());
+  std::stable_sort(longest.begin(), longest.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr std::size_t kShown = 3;
-  const std::string rest = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
-  names.resize(std::min(names.size(), kShown));
-  return Warning{"extrapolated", fmt::format("{:.0f} % of the step is extrapolated (outside what was fitted): {}{}",
-                                             100 * (outside / length), fmt::join(names, ", "), rest)};
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(kShown, longest.size()); ++i) names.push_back(longest[i].first);
+  const std::string rest = longest.size() > kShown ? fmt::format(" and {} more", longest.size() - kShown) : "";
+  const double share = outside / length;
+  const std::string which = fmt::format("{}{}", fmt::join(names, ", "), rest);
+  return Warning{
+      "extrapolated",
+      share < kMuch
+          ? fmt::format("{:.0f} % of the step is extrapolated (outside what was fitted): {}", 100 * share, which)
+          : fmt::format("much of the step, {:.0f} %, is extrapolated (outside what was fitted), so that it may "
+                        "lie outside its interval: {}. What to measure first: ns-dist calibrate --from "
+                        "REPORT --next CSV, with the report of --json",
+                        100 * share, which),
+      share < kMinor};
 }
 
 // How much longer (or shorter) `counted` entries make the step at an end of their intervals; nothing where that is not

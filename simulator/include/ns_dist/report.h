@@ -136,6 +136,7 @@ struct Against {
 struct Warning {
   std::string code;  // "extrapolated", "tp_across_nodes", ...
   std::string message;
+  bool minor = false;  // nothing to doubt the answer for: people are told beside it
 };
 
 // How the clock went over microbatches that repeat.

@@ -67,10 +67,24 @@ TEST(ReportPage, HoldsTheAnswerOfJsonAndTheNumbersOfTheSummary) {
     EXPECT_THAT(page.html, HasSubstr("90 % interval " + interval[1].str() + " to " + interval[2].str()));
     EXPECT_THAT(page.html, HasSubstr(shown(page.summary, "throughput")));
     std::smatch utilization;
-    const std::string shares = shown(page.summary, "utilization");
-    ASSERT_TRUE(std::regex_search(shares, utilization, std::regex("(MFU .* %) \\((.* %) with causal attention\\)")));
-    EXPECT_THAT(page.html, HasSubstr("<b class=\"\">" + utilization[1].str() + "</b>"));
-    EXPECT_THAT(page.html, HasSubstr("; " + utilization[2].str() + " without what a causal mask hides"));
+    const std::regex both("(MFU .* %) \\((.* %) with causal attention\\)"),
+        alike("utilization +(MFU .* % with causal attention, .* % with full)[;,]");
+    if (page.report["mfu"].get<double>() > 1.1 * page.report["mfu_causal"].get<double>()) {
+      ASSERT_TRUE(std::regex_search(page.summary, utilization, alike));
+      EXPECT_THAT(page.html, HasSubstr("<b class=\"\">" + utilization[1].str() + "</b>"));
+    } else {
+      ASSERT_TRUE(std::regex_search(page.summary, utilization, both));
+      EXPECT_THAT(page.html, HasSubstr("<b class=\"\">" + utilization[1].str() + "</b>"));
+      EXPECT_THAT(page.html, HasSubstr("; " + utilization[2].str() + " without what a causal mask hides"));
+    }
+    const bool recomputes = page.report["hfu"].get<double>() > page.report["mfu"].get<double>() + 0.0005;
+    for (const std::string* text : {&page.html, &page.summary}) {
+      EXPECT_EQ(text->find("HFU") != std::string::npos, recomputes) << job;
+    }
+    std::smatch added;
+    ASSERT_TRUE(std::regex_search(page.summary, added, std::regex("\n +of it (.* %)\n")));
+    EXPECT_THAT(page.html, HasSubstr("Of it " + added[1].str() + ":"));
+    EXPECT_THAT(page.html, HasSubstr(" for 1e12 tokens"));
     for (const char* part :
          {"compute", "recomputation", "tensor-parallel communication", "context-parallel communication",
           "expert-parallel communication", "pipeline messages", "data-parallel communication", "pipeline bubble",
@@ -124,6 +138,60 @@ TEST(ReportPage, BeginsWithTheAnswer) {
   for (const char* folded : {"In numbers", "Activations at the peak, by kind", "Memory over the step", "Every input"}) {
     EXPECT_THAT(html, HasSubstr("<details>\n<summary>" + std::string(folded) + "</summary>"));
   }
+}
+
+// Is a change told as a share of the step, with the step then, and is it said where it may make the step longer?
+TEST(ReportPage, SaysWhatAChangeDoesToTheStep) {
+  const Page page = page_of("--tp 8 --pp 16 --dp 8");
+  const double step = page.report["step_time_s"];
+  std::size_t unsure = 0;
+  ASSERT_FALSE(page.report["improvements"].empty());
+  for (const json& each : page.report["improvements"]) {
+    const double saves = each["saves_s"];
+    char share[32];
+    std::snprintf(share, sizeof share, "%+.1f %%", -100 * saves / step);
+    EXPECT_THAT(page.html, HasSubstr(share));
+    EXPECT_THAT(page.summary, HasSubstr(share));
+    if (!each["at_most"] && each["saves_low_s"] < 0) ++unsure;
+  }
+  EXPECT_GT(unsure, 0u);
+  EXPECT_EQ(count(page.html, "), not sure</td>"), unsure);
+  EXPECT_THAT(page.summary, HasSubstr("What would help most: change of the step (90 % interval"));
+}
+
+// Is the GPU's waiting for the host told from other things, in all answers, and do the parts still sum to the step?
+TEST(ReportPage, NamesTheWaitForLaunches) {
+  const Page page = page_of("--model gpt3-125m --gpu h100 --global-batch 64");
+  const json& parts = page.report["breakdown_s"];
+  double sum = 0;
+  for (const auto& [key, seconds] : parts.items()) sum += seconds.get<double>();
+  const double step = page.report["step_time_s"];
+  EXPECT_NEAR(sum, step, 1e-9 * step);
+  EXPECT_GT(parts["launches"], 0.5 * step);
+  EXPECT_LT(parts["other"], 0.05 * step);
+  EXPECT_THAT(page.summary, HasSubstr("  waiting for launches "));
+  EXPECT_THAT(page.html, HasSubstr("<i class=\"launches\""));
+  EXPECT_THAT(page.summary, ::testing::ContainsRegex("at most [0-9.]+ Wh a step"));
+  const json graphs =
+      page_of("--model gpt3-125m --gpu h100 --global-batch 64 --cuda-graphs step").report["breakdown_s"];
+  EXPECT_EQ(graphs["launches"], 0);
+}
+
+// Is little that is extrapolated no warning, and much of it a strong one with what to do?
+TEST(ReportPage, WarnsByHowMuchIsExtrapolated) {
+  const auto warned = [](const Page& page) {
+    for (const json& warning : page.report["warnings"]) {
+      if (warning["code"] == "extrapolated") return warning["message"].get<std::string>();
+    }
+    return std::string();
+  };
+  const Page little = page_of("--model llama3-8b --gpu h100 --dp 64 --zero 2 --global-batch 512");
+  EXPECT_THAT(warned(little), ::testing::MatchesRegex("[1-4] % of the step is extrapolated .*"));
+  const std::size_t warnings = little.summary.find("\nWarnings\n"), told = little.summary.find(" is extrapolated");
+  EXPECT_LT(told, warnings);
+  EXPECT_EQ(little.summary.find(" is extrapolated", told + 1), std::string::npos);
+  EXPECT_EQ(count(little.html, "<li>" + warned(little)), 0u);
+  EXPECT_EQ(count(little.html, "<p class=\"soft\">" + warned(little)), 1u);
 }
 
 // WCAG 2.2, relative luminance and contrast (1.4.3, 1.4.11).
