@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -245,7 +247,13 @@ Result<DType> format_of(const OperatorForm& form, std::string_view text) {
   return format->dtype;
 }
 
-Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
+struct Explained {
+  Explanation explanation;
+  Gpu gpu;
+  Operator op;
+};
+
+Result<Explained> explain_operator(const OperatorForm& form, const ExplainRequest& request) {
   NS_TRY(OperatorKind kind, operator_of(form, request));
   NS_TRY(const DType dtype, format_of(form, request.dtype));
   if (auto passed = set_pass(kind, request.pass == "backward" ? Pass::kBackward : Pass::kForward); !passed) {
@@ -259,7 +267,35 @@ Result<Explanation> explain_operator(const OperatorForm& form, const ExplainRequ
   }
   NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.kernel_calibration.value_or("")));
   NS_TRY(const auto model, make_compute_model(gpu, options));
-  return model->explain(Operator{kind, dtype});
+  const Operator op{kind, dtype};
+  NS_TRY(Explanation explanation, model->explain(op));
+  return Explained{std::move(explanation), gpu, op};
+}
+
+// "work 1.100 TFLOP, 686 of 989 TFLOP/s; least traffic 384 MiB, ...": in units that data sheets have.
+std::string facts_text(const Explained& explained) {
+  const auto& [explanation, gpu, op] = explained;
+  const Work work = work_of(op);
+  const Forecast& forecast = explanation.forecast;
+  const double teraflops = work.flops / units::TFLOP, seconds = forecast.latency / units::s;
+  const Bytes traffic = work.read + work.written;
+  const FlopsPerSecond peak = std::holds_alternative<Gemm>(op.kind) ? gpu.matrix_peak(op.dtype) : FlopsPerSecond();
+  const auto rounded = [](double value) { return with_commas(std::llround(value)); };
+  std::string text;
+  if (teraflops > 0) {
+    text += fmt::format(
+        "work {}, {:.3g}{} TFLOP/s; ",
+        teraflops >= 1 ? fmt::format("{:#.4g} TFLOP", teraflops) : fmt::format("{:#.4g} GFLOP", 1e3 * teraflops),
+        teraflops / seconds,
+        peak > FlopsPerSecond() ? fmt::format(" of {:.3g}", peak / (units::TFLOP / units::s)) : "");
+  }
+  text += fmt::format("least traffic {}, {} of {} GB/s; floor {}", bytes_text(traffic),
+                      rounded(traffic / units::GB / seconds), rounded(gpu.memory_bandwidth / (units::GB / units::s)),
+                      duration_text(forecast.floor));
+  for (const ExplanationStep& step : explanation.steps) {
+    if (step.name == "power_w") text += fmt::format("; power {:.0f} W", std::strtod(step.value.c_str(), nullptr));
+  }
+  return text;
 }
 
 // The machine of a collective, with the nodes that were asked for or, filled one after the other, as many as the ranks
@@ -326,6 +362,10 @@ Result<Explanation> explain_collective(CollectiveKind kind, const ExplainRequest
   }
   NS_TRY(Explanation explanation,
          model->explain(Collective{kind, size, RankGroup{0, {{ranks, stride}}}, false, request.imbalance}));
+  if (const std::size_t at = explanation.subject.find(to_text(size));
+      !request.shape.empty() && at != std::string::npos) {
+    explanation.subject.replace(at, to_text(size).size(), request.shape);  // as it was typed
+  }
   explanation.subject += " on " + machine;
   return explanation;
 }
@@ -440,7 +480,7 @@ void add_flags(CLI::App& app, ExplainRequest& request) {
 
 }  // namespace
 
-std::string rendered(const Explanation& explanation, bool json) {
+std::string rendered(const Explanation& explanation, bool json, const std::string& facts) {
   const Forecast& forecast = explanation.forecast;
   if (json) {
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();
@@ -469,13 +509,21 @@ std::string rendered(const Explanation& explanation, bool json) {
   if (!forecast.tile.empty()) {
     text += fmt::format("  tiles of {} in {} wave{}\n", forecast.tile, forecast.waves, forecast.waves == 1 ? "" : "s");
   }
+  if (!facts.empty()) text += fmt::format("  {}\n", facts);
   text += "\n";
+  std::vector<ExplanationStep> steps = explanation.steps;
+  if (!facts.empty()) {
+    std::erase_if(steps, [](const ExplanationStep& step) {
+      return step.name == "flops" || step.name == "least_traffic_B" || step.name == "floor_s" || step.name == "power_w";
+    });
+  }
+  std::stable_partition(steps.begin(), steps.end(), [](const ExplanationStep& step) { return step.note != "feature"; });
   std::size_t name_width = 0, value_width = 0;
-  for (const ExplanationStep& step : explanation.steps) {
+  for (const ExplanationStep& step : steps) {
     name_width = std::max(name_width, step.name.size());
     value_width = std::max(value_width, step.value.size());
   }
-  for (const ExplanationStep& step : explanation.steps) {
+  for (const ExplanationStep& step : steps) {
     std::string line =
         fmt::format("  {:<{}}  {:<{}}  {}", step.name, name_width, step.value, value_width, style.dim(step.note));
     if (step.note.empty()) line.erase(line.find_last_not_of(' ') + 1);
@@ -512,9 +560,13 @@ int explain_command(int argc, const char* const* argv) {
   }
   std::vector<std::string> names = {"step"};
   std::optional<Result<Explanation>> explanation;
+  std::string facts;
   if (const OperatorForm* form = find_operator_form(request.subject)) {
     if (auto fits = check_flags(app, request.subject, form); !fits) return report_error(fits.error());
-    explanation = explain_operator(*form, request);
+    auto explained = explain_operator(*form, request);
+    if (!explained) return report_error(explained.error());
+    facts = facts_text(*explained);
+    explanation = std::move(explained->explanation);
   }
   for (const OperatorForm& form : operator_forms()) names.emplace_back(form.family);
   for (const std::string_view name : names_of<CollectiveKind>()) names.emplace_back(name);
@@ -538,7 +590,7 @@ int explain_command(int argc, const char* const* argv) {
          "SUBJECT", expected, did_you_mean(near, "as in: ns-dist explain gemm 8192x8192x8192")});
   }
   if (!*explanation) return report_error(explanation->error());
-  std::fputs(rendered(**explanation, request.json).c_str(), stdout);
+  std::fputs(rendered(**explanation, request.json, facts).c_str(), stdout);
   return kAnswered;
 }
 

@@ -7,6 +7,7 @@
 
 namespace ns_dist::cli {
 
-std::string rendered(const Explanation& explanation, bool json);
+// `facts`: a line that says what of the steps people ask first.
+std::string rendered(const Explanation& explanation, bool json, const std::string& facts = "");
 
 }  // namespace ns_dist::cli
