@@ -58,7 +58,8 @@ constexpr std::array<Listing, 11> kListings = {{
     {"models", "what --model may name", entries<CatalogKind::kModel>, CatalogKind::kModel},
     {"clusters", "what --cluster may name", entries<CatalogKind::kCluster>, CatalogKind::kCluster},
     {"fabrics", "what --intra and --inter may name", entries<CatalogKind::kFabric>, CatalogKind::kFabric},
-    {"frameworks", "what --framework may name", entries<CatalogKind::kFramework>, CatalogKind::kFramework},
+    {"frameworks", "what --framework may name; with an id behind it, what that sets", entries<CatalogKind::kFramework>,
+     CatalogKind::kFramework},
     {"runs", "measured steps that ns-dist validate --runs may name", entries<CatalogKind::kRuns>, CatalogKind::kRuns},
     {"schedules", "what --schedule may name", schedules},
     {"algorithms", "how collectives may run",
@@ -81,6 +82,12 @@ std::string rendered(const std::vector<ListRow>& rows, bool json) {
   std::string text;
   for (const ListRow& row : rows) text += fmt::format("{:<{}}  {}\n", row.id, width, row.text);
   return text;
+}
+
+// Rows with the name alone: what a framework sets is longer than a line.
+std::vector<ListRow> named(std::vector<ListRow> rows) {
+  for (ListRow& row : rows) row.text.resize(std::min(row.text.size(), row.text.find(": --")));
+  return rows;
 }
 
 int print_file(const Listing& listing, const std::string& id) {
@@ -129,7 +136,7 @@ int list_command(int argc, const char* const* argv) {
     if (id) return print_file(listing, *id);
     const auto rows = listing.rows();
     if (!rows) return report_error(rows.error());
-    std::fputs(rendered(*rows, json).c_str(), stdout);
+    std::fputs(rendered(listing.kind == CatalogKind::kFramework && !json ? named(*rows) : *rows, json).c_str(), stdout);
     return kAnswered;
   }
   const std::string near = nearest_name(*what, names);

@@ -315,7 +315,7 @@ std::string search_summary(const SearchCase& found, const SearchGoals& goals, co
   if (const SearchAnswer* fastest = fastest_of(found)) page += training_text(*fastest, goals, "the fastest", style);
   add_sensitivity(page, found, style);
   add_reasons(page, result);
-  return page;
+  return wrapped(page, style);
 }
 
 namespace {

@@ -247,7 +247,7 @@ std::string summary(const Report& report, const std::string& evidence, const std
   sensitivity(page, "What 1 % better changes, with this plan", report.sensitivity);
   sensitivity(page, "What if?", report.what_if);
   warnings(page, report, rows.warnings);
-  return page.take();
+  return wrapped(page.take(), style);
 }
 
 }  // namespace ns_dist::cli

@@ -1,6 +1,7 @@
 #include "terminal.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ std::string flag_of_field(std::string_view name) {
   return "";
 }
 
-std::string wrapped(bool color, std::string_view code, std::string_view text) {
+std::string colored(bool color, std::string_view code, std::string_view text) {
   return color ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
 }
 
@@ -96,10 +97,10 @@ int report_error(const Error& error) {
 
 int exit_code(const Error& error) { return error.code == ErrorCode::kUsage ? kUsage : kInputAtFault; }
 
-std::string Style::bold(std::string_view text) const { return wrapped(color, "1", text); }
-std::string Style::dim(std::string_view text) const { return wrapped(color, "2", text); }
-std::string Style::red(std::string_view text) const { return wrapped(color, "31", text); }
-std::string Style::green(std::string_view text) const { return wrapped(color, "32", text); }
+std::string Style::bold(std::string_view text) const { return colored(color, "1", text); }
+std::string Style::dim(std::string_view text) const { return colored(color, "2", text); }
+std::string Style::red(std::string_view text) const { return colored(color, "31", text); }
+std::string Style::green(std::string_view text) const { return colored(color, "32", text); }
 
 std::string Style::bar(double share, int width) const {
   const double filled = std::clamp(share, 0.0, 1.0) * width;
@@ -108,14 +109,74 @@ std::string Style::bar(double share, int width) const {
   static constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const long eighths = std::lround(8 * filled);
   for (long i = 0; i < eighths / 8; ++i) text += "█";
-  return wrapped(color, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
+  return colored(color, "36", text + std::string(kEighths[static_cast<std::size_t>(eighths % 8)]));
 }
 
 Style style_of(std::FILE* stream) {
   if (stream != stdout) return {};
   // Open MPI gives its first process a terminal, wherever the output of mpirun goes.
   const bool terminal = isatty(STDOUT_FILENO) == 1 && environment("OMPI_COMM_WORLD_SIZE").empty();
-  return {terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};
+  Style style{terminal && environment("NO_COLOR").empty() && environment("TERM") != "dumb", has_utf8()};
+  constexpr unsigned short kLeast = 60;
+  winsize size{};
+  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    style.columns = std::max(kLeast, size.ws_col);
+  }
+  return style;
+}
+
+namespace {
+
+// A character that takes a column: no part of an escape sequence, and of UTF-8 the first byte.
+std::size_t columns_of(std::string_view text) {
+  std::size_t columns = 0;
+  bool escape = false;
+  for (const char c : text) {
+    if (c == '\033') escape = true;
+    if (!escape && (static_cast<unsigned char>(c) & 0xC0U) != 0x80U) ++columns;
+    if (c == 'm') escape = false;
+  }
+  return columns;
+}
+
+// Where the lines below the first begin: below the text of a fact, or two columns behind the begin of the line.
+std::size_t indent_of(std::string_view line) {
+  constexpr std::size_t kFact = 16;
+  const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  const bool fact = begin == 2 && line.size() > kFact && line[kFact - 1] == ' ' && line[kFact] != ' ' &&
+                    line.substr(begin, kFact - begin).find("  ") != std::string_view::npos;
+  return fact || begin == kFact ? kFact : begin + 2;
+}
+
+}  // namespace
+
+std::string wrapped(const std::string& text, const Style& style) {
+  if (style.columns == 0) return text;
+  std::string result;
+  for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    const std::size_t indent = indent_of(line);
+    const bool command = line.starts_with("  ns-dist ");
+    std::size_t width = style.columns, from = indent;
+    while (!command && columns_of(line) > width) {
+      std::size_t cut = std::string_view::npos;  // the last blank before the end of the line
+      for (std::size_t blank = line.find(' ', from); blank != std::string_view::npos;
+           blank = line.find(' ', blank + 1)) {
+        if (columns_of(line.substr(0, blank)) > width) break;
+        if (line[blank - 1] != ' ') cut = blank;
+      }
+      if (cut == std::string_view::npos) break;
+      result += line.substr(0, cut);
+      result += '\n' + std::string(indent, ' ');
+      line.remove_prefix(line.find_first_not_of(' ', cut));
+      width = style.columns - indent;
+      from = 1;
+    }
+    result += line;
+    if (end < text.size()) result += '\n';
+  }
+  return result;
 }
 
 std::string bytes_text(Bytes bytes) {

@@ -1,6 +1,7 @@
 // Text for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -25,6 +26,7 @@ int exit_code(const Error& error);
 // Colors and block characters as standard output can show them.
 struct Style {
   bool color = false, blocks = false;
+  std::size_t columns = 0;  // of the terminal, at least 60; 0: none
   std::string bold(std::string_view text) const;
   std::string dim(std::string_view text) const;
   std::string red(std::string_view text) const;
@@ -36,6 +38,10 @@ struct Style {
 // Of a text that goes to `stream`. No colors unless that is standard output and a terminal, and none with NO_COLOR
 // (no-color.org) or TERM=dumb.
 Style style_of(std::FILE* stream);
+
+// Lines that are longer than the terminal go on in the next one, below where their text begins. Commands, which are
+// copied, and everything that goes to no terminal stay as they are.
+std::string wrapped(const std::string& text, const Style& style);
 
 std::string bytes_text(Bytes bytes);                   // "38.2 GiB"
 std::string bandwidth_text(BytesPerSecond bandwidth);  // "933 GB/s", "3.35 TB/s"

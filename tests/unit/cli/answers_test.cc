@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "support/answered.h"
 
@@ -715,6 +719,55 @@ TEST(Answers, TheIndexOfTheCatalogSaysWhatItsFilesSay) {
     EXPECT_GT(lines_of(indexed.out), 10) << kind;
     EXPECT_EQ(indexed.out, read.out) << kind;
   }
+}
+
+// Does an explanation begin with what people ask, in units of data sheets, and end with what a model reads?
+TEST(Answers, SaysFirstWhatPeopleAsk) {
+  const std::string text = answered("explain gemm 8192x8192x8192 --gpu h100").out;
+  // 2 x 8192^3 operations; two inputs and an output of 8192^2 in 2 bytes each; 989.4 TFLOP/s at most
+  EXPECT_THAT(text,
+              ContainsRegex("\n  work 1.100 TFLOP, [0-9]+ of 989 TFLOP/s; least traffic 384.0 MiB, [0-9]+ of 3,350 "
+                            "GB/s; floor 1.111 ms; power [0-9]+ W\n"));
+  EXPECT_THAT(text, Not(HasSubstr("e+12")));
+  const std::size_t method = text.find("\n  method "), feature = text.find(" feature\n");
+  ASSERT_NE(feature, std::string::npos);
+  EXPECT_LT(method, feature);
+  EXPECT_THAT(answered("explain all_reduce 48MiB").out, HasSubstr("all_reduce of 48MiB between 8 ranks"));
+}
+
+// Do the lines of `list frameworks` fit on a screen?
+TEST(Answers, NamesFrameworksInShortLines) {
+  std::istringstream lines(answered("list frameworks").out);
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_LE(line.size(), 110u) << line;
+  EXPECT_GT(count, 10u);
+  EXPECT_THAT(answered("list frameworks --json").out, HasSubstr("--separate-adapters on"));
+}
+
+// Do lines end before a terminal does, with their text below its begin? In a pipe they stay as they are.
+TEST(Answers, LinesFitIntoATerminal) {
+  if (run_command("command -v script && command -v stty").code != 0) GTEST_SKIP() << "no script or stty";
+  const std::string job = "--tp 8 --pp 16 --dp 8";
+  const std::string plain = answered(job).out;
+  const auto shown = [&](int columns) {
+    const std::string command = "stty cols " + std::to_string(columns) + "; NO_COLOR=1 " NS_DIST_BINARY " " + job;
+    std::string text = run_command("script -qec '" + command + "' /dev/null").out;
+    std::erase(text, '\r');
+    return text;
+  };
+  EXPECT_EQ(shown(1000), plain);
+  const std::string narrow = shown(72);
+  std::istringstream lines(narrow);
+  for (std::string line; std::getline(lines, line);) {
+    const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    EXPECT_LE(columns, 72) << line;
+  }
+  EXPECT_THAT(narrow, ContainsRegex("\n  utilization   MFU [^\n]*\n                [^ ]"));
+  const auto words = [](const std::string& text) {
+    std::istringstream stream(text);
+    return std::vector<std::string>(std::istream_iterator<std::string>(stream), {});
+  };
+  EXPECT_EQ(words(narrow), words(plain));
 }
 
 }  // namespace
