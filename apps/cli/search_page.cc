@@ -121,7 +121,9 @@ std::string machines_section(const std::vector<SearchCase>& cases, const SearchG
     rows += "<tr>";
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::size_t over = i + 1 < row.size() ? 1 : machines.columns.size() - i;
-      const std::string_view kind = machines.columns[i].number && over == 1 ? " class=\"number\"" : "";
+      const std::string_view kind = over > 1                     ? ""
+                                    : machines.columns[i].number ? " class=\"number\""
+                                                                 : " class=\"whole\"";
       rows += fmt::format("<td{}{}>{}</td>", kind, over > 1 ? fmt::format(" colspan=\"{}\"", over) : "", html(row[i]));
     }
     rows += "</tr>\n";
