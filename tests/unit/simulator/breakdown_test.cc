@@ -23,11 +23,13 @@ TEST(Breakdown, CountsComputeByItsCategory) {
   sketch.compute(0, 4 * s, {}, Category::kRecompute);
   sketch.compute(0, 8 * s, {}, Category::kOptimizer);
   sketch.compute(0, 16 * s, {}, Category::kOther);
+  sketch.compute(0, 32 * s, {}, Category::kLaunches);
   const Breakdown parts = parts_of(sketch);
   EXPECT_EQ(parts.compute / s, 3);
   EXPECT_EQ(parts.recompute / s, 4);
   EXPECT_EQ(parts.optimizer / s, 8);
   EXPECT_EQ(parts.other / s, 16);
+  EXPECT_EQ(parts.launches / s, 32);
 }
 
 TEST(Breakdown, CountsOnlyTheExposedPartOfACollective) {
