@@ -46,9 +46,9 @@ std::optional<Warning> extrapolated(const std::vector<PathEntry>& path) {
       "extrapolated",
       share < kMuch
           ? fmt::format("{:.0f} % of the step is extrapolated (outside what was fitted): {}", 100 * share, which)
-          : fmt::format("much of the step, {:.0f} %, is extrapolated (outside what was fitted), so that it may "
-                        "lie outside its interval: {}. What to measure first: ns-dist calibrate --from "
-                        "REPORT --next CSV, with the report of --json",
+          : fmt::format("much of the step, {:.0f} %, is extrapolated (outside what was fitted), so the "
+                        "interval is less sure: {}; ns-dist calibrate --from REPORT --next CSV tells what to "
+                        "measure first",
                         100 * share, which),
       share < kMinor};
 }

@@ -192,6 +192,11 @@ TEST(ReportPage, WarnsByHowMuchIsExtrapolated) {
   EXPECT_EQ(little.summary.find(" is extrapolated", told + 1), std::string::npos);
   EXPECT_EQ(count(little.html, "<li>" + warned(little)), 0u);
   EXPECT_EQ(count(little.html, "<p class=\"soft\">" + warned(little)), 1u);
+
+  const Page much = page_of("--model deepseek-v3 --gpu h800 --nodes 256 --ep 64 --pp 16");
+  EXPECT_THAT(warned(much), ::testing::MatchesRegex("much of the step, [2-9][0-9] %, .*ns-dist calibrate .*"));
+  EXPECT_LT(much.summary.find("\nWarnings\n"), much.summary.find(warned(much)));
+  EXPECT_EQ(count(much.html, "<li>" + warned(much)), 1u);
 }
 
 // WCAG 2.2, relative luminance and contrast (1.4.3, 1.4.11).
