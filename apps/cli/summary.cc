@@ -161,13 +161,16 @@ void answer(Page& page, const Report& report, const std::string& evidence) {
 void where_time_goes(Page& page, const Report& report) {
   const std::size_t stages = report.memory.stages.size();
   page.heading(stages == 1 ? "Where the time goes" : fmt::format("Where the time goes (mean of {} stages)", stages));
+  constexpr int kBar = 40, kBefore = 52;  // columns
+  const std::size_t columns = page.style().columns;
+  const int width = columns == 0 ? kBar : std::min(kBar, static_cast<int>(columns) - kBefore);
   for (const BreakdownPart& part : longest_parts(report.breakdown)) {
     const Seconds seconds = report.breakdown.*part.seconds;
     const double share = seconds / report.step;
     constexpr double kTooShort = 0.002;  // to be shown
     if (share < kTooShort) continue;
     page.line("  {:<31}{:>10} {:>5.1f} % {}", part.name, duration_text(seconds), 100 * share,
-              page.style().bar(share, 40));
+              page.style().bar(share, width));
   }
 }
 
