@@ -95,14 +95,15 @@ std::string answers_section(const SearchCase& found, const SearchGoals& goals) {
     rows +=
         cells({duration_text(report.step),
                fmt::format("{} to {}", duration_text(report.step_low), duration_text(report.step_high)),
-               behind_text(answer), mfu_text(report),
+               behind_text(answer), fmt::format("{:.1f} / {:.1f} %", 100 * report.mfu_causal, 100 * report.mfu),
                bytes_text(report.memory.peak()) + (is_tight(report) ? ", tight" : ""), duration_text(answer.network)});
     rows += cells(training) + "</tr>\n" + command_row(answer, goals, kColumns + training.size());
   }
   if (rows.empty()) return "<p class=\"bad\">No plan fits.</p>\n";
   const std::string headings =
       "<th></th><th>situation</th><th class=\"number\">step</th><th class=\"number\">90 % interval</th><th "
-      "class=\"number\">behind (90 % interval)</th><th class=\"number\">MFU</th><th class=\"number\">memory</th><th "
+      "class=\"number\">behind (90 % interval)</th><th class=\"number\">MFU, causal / full</th><th "
+      "class=\"number\">memory</th><th "
       "class=\"number\">network</th>";
   const Scenario& first = found.result.answers.front().report.scenario;
   return table(headings + training_headings(goals), rows) +
