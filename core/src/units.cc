@@ -216,10 +216,10 @@ std::string duration_text(Seconds seconds) {
     return fmt::format("{:.0f} s", std::round(value / digit) * digit);
   }
   if (size == 0) return "0 s";
-  const auto digits = [](double number) {
-    std::string text = fmt::format("{:#.4g}", number);
-    if (text.ends_with('.')) text.pop_back();
-    return text;
+  const auto digits = [](double number) {  // four significant ones, with zeros at the end
+    int decimals = 0;
+    for (double below = 999.95; decimals < 3 && std::fabs(number) < below; below /= 10) ++decimals;
+    return std::fabs(number) < 0.99995 ? fmt::format("{:.4g}", number) : fmt::format("{:.{}f}", number, decimals);
   };
   if (size >= 1) return digits(value) + " s";
   return size >= 1e-3 ? digits(value * 1e3) + " ms" : digits(value * 1e6) + " us";

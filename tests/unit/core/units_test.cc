@@ -96,8 +96,9 @@ TEST(Units, TextHasNoMoreDigitsThanWasTyped) {
 TEST(Units, DurationsHaveFourDigitsAndNoPowerOfTen) {
   for (const auto& [seconds, text] :
        {std::pair(3.14159e-6, "3.142 us"), std::pair(0.0124, "12.40 ms"), std::pair(0.591, "591.0 ms"),
-        std::pair(2.0, "2.000 s"), std::pair(5.87123, "5.871 s"), std::pair(9999.4, "9999 s"),
-        std::pair(9999.9, "10000 s"), std::pair(15342.0, "15340 s"), std::pair(1234567.0, "1235000 s")}) {
+        std::pair(2.0, "2.000 s"), std::pair(999.96e-3, "1000 ms"), std::pair(99.996, "100.0 s"),
+        std::pair(5.87123, "5.871 s"), std::pair(9999.4, "9999 s"), std::pair(9999.9, "10000 s"),
+        std::pair(15342.0, "15340 s"), std::pair(1234567.0, "1235000 s")}) {
     EXPECT_EQ(duration_text(seconds * units::s), text);
   }
 }
