@@ -158,8 +158,8 @@ std::string to_text(Quantity<T, D, W, E> quantity) {
   return detail::format_in_base(quantity.in_base(), {T, D, W, E});
 }
 
-// "5.871 s", "12.40 ms", "3.100 us": four significant digits, since more would suggest an accuracy that forecasts do not
-// have.
+// "5.871 s", "12.40 ms", "3.100 us": four significant digits, since more would suggest an accuracy that forecasts do
+// not have.
 std::string duration_text(Seconds seconds);
 
 }  // namespace ns_dist

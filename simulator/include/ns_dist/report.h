@@ -25,7 +25,8 @@ namespace ns_dist {
 // A stage computes, or it waits. A wait is followed back from the node that ends it: the time of a collective or
 // message that it waits for is exposed communication; what is left, waiting for other stages to compute, is bubble.
 struct Breakdown {
-  Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, launches, other;
+  Seconds compute, recompute, tp_exposed, cp_exposed, ep_exposed, pp_exposed, dp_exposed, bubble, optimizer, launches,
+      other;
   Seconds total() const;
 };
 

@@ -68,8 +68,9 @@ Scenario any_scenario() {
 void expect_sums(const ExecutionGraph& graph, const Timeline& timeline) {
   const Breakdown parts = breakdown(graph, timeline);
   RC_ASSERT(std::abs(parts.total() / us - timeline.step / us) <= 1e-9 * (timeline.step / us));
-  for (const Seconds part : {parts.compute, parts.recompute, parts.tp_exposed, parts.cp_exposed, parts.ep_exposed,
-                             parts.pp_exposed, parts.dp_exposed, parts.bubble, parts.optimizer, parts.launches, parts.other}) {
+  for (const Seconds part :
+       {parts.compute, parts.recompute, parts.tp_exposed, parts.cp_exposed, parts.ep_exposed, parts.pp_exposed,
+        parts.dp_exposed, parts.bubble, parts.optimizer, parts.launches, parts.other}) {
     RC_ASSERT(part >= Seconds() - 1e-9 * timeline.step);
   }
 }
