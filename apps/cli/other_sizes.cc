@@ -105,11 +105,11 @@ std::string what_fits(const SearchRequest& request, const SearchCase& found, Oth
   }
   if (fits.empty()) {
     SearchRequest shares = small_plans(request), freezes = small_plans(request);
-    shares.fixed.set("framework", "fsdp");
+    shares.fixed.set("framework", "transformers-fsdp");
     with = found.base;
     with.plan.zero = ZeroStage::kParameters;
     if (!framework_has(found.base, with) && others.fits(shares)) {
-      fits.push_back("weights shared among GPUs, as by --framework fsdp");
+      fits.push_back("weights shared among GPUs, as by --framework transformers-fsdp");
     }
     freezes.fixed.set("plan/lora_rank", 16);
     const bool may_freeze = found.base.plan.lora_rank == 0 && found.base.plan.passes == Passes::kTraining;

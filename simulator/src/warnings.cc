@@ -509,7 +509,7 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
     found.push_back(
         {"framework_assumed",
          fmt::format("the defaults are those of {}: adapters are mostly trained by framework=transformers-sdpa "
-                     "(whole replicas) or framework=fsdp (shared weights)",
+                     "(whole replicas) or framework=transformers-fsdp (shared weights)",
                      scenario.framework)});
   }
   if (auto idle = idle_gpus(scenario.cluster, ranks)) found.push_back(*std::move(idle));

@@ -292,10 +292,10 @@ TEST(Calibrate, RefusesLatenciesOfAnotherUnit) {
                              "cluster\n");
   }
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "mine.json"));
-  const CommandResult wild = calibrate(1, 1e30);
+  const CommandResult wild = calibrate(1, 1e6);
   EXPECT_EQ(wild.code, 0);
   EXPECT_THAT(wild.err,
-              HasSubstr("mine.csv:5: left out, because it takes 1e+30 times as long as the other rows suggest"));
+              HasSubstr("mine.csv:5: left out, because it takes 1e+06 times as long as the other rows suggest"));
   // A machine may be slow; what is written is read.
   EXPECT_EQ(calibrate(15, 15).code, 0);
   EXPECT_EQ(run("explain all_reduce 64MiB --gpu h100 --calibration mine.json", folder).code, 0);

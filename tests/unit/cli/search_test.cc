@@ -965,13 +965,14 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
 
 // One GPU holds the whole model of a framework that shares nothing: another framework fits, or less to train.
 TEST(SearchCommand, WhatFitsWhereNothingIsShared) {
-  const std::string job = "--model qwen2.5-7b --gpu h100 --gpus 8 ";
+  const std::string job = "--model qwen2.5-7b --gpu h100 --gpus 8 --weights master ";
   const json none = searched(job + "--framework transformers-sdpa");
   ASSERT_TRUE(none["plans"].empty());
-  EXPECT_EQ(none["table"][0]["advice"],
-            "what fits: weights shared among GPUs, as by --framework fsdp; small adapters trained instead, "
-            "--lora-rank 16");
-  for (const char* advice : {"--framework fsdp", "--framework transformers-sdpa --lora-rank 16"}) {
+  EXPECT_EQ(
+      none["table"][0]["advice"],
+      "what fits: weights shared among GPUs, as by --framework transformers-fsdp; small adapters trained instead, "
+      "--lora-rank 16");
+  for (const char* advice : {"--framework transformers-fsdp", "--framework transformers-sdpa --lora-rank 16"}) {
     EXPECT_FALSE(searched(job + advice)["plans"].empty()) << advice;
   }
 }

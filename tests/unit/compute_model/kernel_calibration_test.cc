@@ -277,7 +277,7 @@ TEST(KernelCalibration, AWildRowIsLeftOutAndNamed) {
   const Operator known{Gemm{.m = 512 * 7, .n = 4096, .k = 1024 + 128 * 7}, DType::kBf16};  // of line 8
   const auto plain = make_compute_model(h100());
   for (const Operator& op : {other, known}) {
-    for (const double factor : {1e3, 1e200, 20.}) {
+    for (const double factor : {1e3, 1e8, 20.}) {
       const auto& gemm = std::get<Gemm>(op.kind);
       std::vector<std::string> notes;
       const double ms = (*plain)->forecast(op)->latency / units::ms * factor;
