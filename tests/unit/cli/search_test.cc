@@ -965,7 +965,7 @@ TEST(SearchCommand, NothingThatFitsSaysWhatMayFit) {
 
 // One GPU holds the whole model of a framework that shares nothing: another framework fits, or less to train.
 TEST(SearchCommand, WhatFitsWhereNothingIsShared) {
-  const std::string job = "--model qwen2.5-7b --gpu h100 --gpus 8 --weights master ";
+  const std::string job = "--model qwen3-14b --gpu h100 --gpus 8 ";
   const json none = searched(job + "--framework transformers-sdpa");
   ASSERT_TRUE(none["plans"].empty());
   EXPECT_EQ(
