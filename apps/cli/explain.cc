@@ -272,9 +272,10 @@ Result<Explained> explain_operator(const OperatorForm& form, const ExplainReques
   return Explained{std::move(explanation), gpu, op};
 }
 
-// "work 1.100 TFLOP, 686 of 989 TFLOP/s; least traffic 384 MiB, ...": in units that data sheets have.
-std::string facts_text(const Explained& explained) {
-  const auto& [explanation, gpu, op] = explained;
+// What people ask first, taken off the steps: "work 1.100 TFLOP, 686 of 989 TFLOP/s; least traffic 384 MiB, ...", in
+// units that data sheets have. Features of the model, which they ask last, become the last steps.
+std::string take_facts(Explained& explained) {
+  auto& [explanation, gpu, op] = explained;
   const Work work = work_of(op);
   const Forecast& forecast = explanation.forecast;
   const double teraflops = work.flops / units::TFLOP, seconds = forecast.latency / units::s;
@@ -292,9 +293,14 @@ std::string facts_text(const Explained& explained) {
   text += fmt::format("least traffic {}, {} of {} GB/s; floor {}", bytes_text(traffic),
                       rounded(traffic / units::GB / seconds), rounded(gpu.memory_bandwidth / (units::GB / units::s)),
                       duration_text(forecast.floor));
-  for (const ExplanationStep& step : explanation.steps) {
+  std::vector<ExplanationStep>& steps = explanation.steps;
+  for (const ExplanationStep& step : steps) {
     if (step.name == "power_w") text += fmt::format("; power {:.0f} W", std::strtod(step.value.c_str(), nullptr));
   }
+  std::erase_if(steps, [](const ExplanationStep& step) {
+    return step.name == "flops" || step.name == "least_traffic_B" || step.name == "floor_s" || step.name == "power_w";
+  });
+  std::stable_partition(steps.begin(), steps.end(), [](const ExplanationStep& step) { return step.note != "feature"; });
   return text;
 }
 
@@ -511,19 +517,12 @@ std::string rendered(const Explanation& explanation, bool json, const std::strin
   }
   if (!facts.empty()) text += fmt::format("  {}\n", facts);
   text += "\n";
-  std::vector<ExplanationStep> steps = explanation.steps;
-  if (!facts.empty()) {
-    std::erase_if(steps, [](const ExplanationStep& step) {
-      return step.name == "flops" || step.name == "least_traffic_B" || step.name == "floor_s" || step.name == "power_w";
-    });
-  }
-  std::stable_partition(steps.begin(), steps.end(), [](const ExplanationStep& step) { return step.note != "feature"; });
   std::size_t name_width = 0, value_width = 0;
-  for (const ExplanationStep& step : steps) {
+  for (const ExplanationStep& step : explanation.steps) {
     name_width = std::max(name_width, step.name.size());
     value_width = std::max(value_width, step.value.size());
   }
-  for (const ExplanationStep& step : steps) {
+  for (const ExplanationStep& step : explanation.steps) {
     std::string line =
         fmt::format("  {:<{}}  {:<{}}  {}", step.name, name_width, step.value, value_width, style.dim(step.note));
     if (step.note.empty()) line.erase(line.find_last_not_of(' ') + 1);
@@ -565,7 +564,7 @@ int explain_command(int argc, const char* const* argv) {
     if (auto fits = check_flags(app, request.subject, form); !fits) return report_error(fits.error());
     auto explained = explain_operator(*form, request);
     if (!explained) return report_error(explained.error());
-    facts = facts_text(*explained);
+    if (!request.json) facts = take_facts(*explained);
     explanation = std::move(explained->explanation);
   }
   for (const OperatorForm& form : operator_forms()) names.emplace_back(form.family);

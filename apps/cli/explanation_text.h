@@ -7,7 +7,7 @@
 
 namespace ns_dist::cli {
 
-// `facts`: a line that says what of the steps people ask first.
+// `facts`: a line above the steps.
 std::string rendered(const Explanation& explanation, bool json, const std::string& facts = "");
 
 }  // namespace ns_dist::cli

@@ -71,23 +71,18 @@ constexpr std::array<Listing, 11> kListings = {{
      [] { return Result<std::vector<ListRow>>(rows_from(trace_sinks())); }},
 }};
 
-std::string rendered(const std::vector<ListRow>& rows, bool json) {
+// What a framework sets is longer than a line: its name alone, but for programs.
+std::string rendered(const std::vector<ListRow>& rows, bool json, bool names = false) {
   if (json) {
     nlohmann::ordered_json entries = nlohmann::ordered_json::array();
-    for (const ListRow& row : rows) entries.push_back({{"id", row.id}, {"text", row.text}});
+    for (const ListRow& row : rows) entries.push_back({{"id", row.id}, {"text", row.text()}});
     return dump_json(entries, 2);
   }
   std::size_t width = 0;
   for (const ListRow& row : rows) width = std::max(width, row.id.size());
   std::string text;
-  for (const ListRow& row : rows) text += fmt::format("{:<{}}  {}\n", row.id, width, row.text);
+  for (const ListRow& row : rows) text += fmt::format("{:<{}}  {}\n", row.id, width, names ? row.name : row.text());
   return text;
-}
-
-// Rows with the name alone: what a framework sets is longer than a line.
-std::vector<ListRow> named(std::vector<ListRow> rows) {
-  for (ListRow& row : rows) row.text.resize(std::min(row.text.size(), row.text.find(": --")));
-  return rows;
 }
 
 int print_file(const Listing& listing, const std::string& id) {
@@ -136,7 +131,7 @@ int list_command(int argc, const char* const* argv) {
     if (id) return print_file(listing, *id);
     const auto rows = listing.rows();
     if (!rows) return report_error(rows.error());
-    std::fputs(rendered(listing.kind == CatalogKind::kFramework && !json ? named(*rows) : *rows, json).c_str(), stdout);
+    std::fputs(rendered(*rows, json, listing.kind == CatalogKind::kFramework).c_str(), stdout);
     return kAnswered;
   }
   const std::string near = nearest_name(*what, names);

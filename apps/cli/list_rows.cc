@@ -17,7 +17,7 @@ Result<std::vector<ListRow>> rows_of(const Catalog& catalog, CatalogKind kind, D
   for (const CatalogEntry& entry : catalog.list(kind)) {
     NS_TRY(std::string facts, describe(entry.id));
     if (!entry.aliases.empty()) facts += fmt::format(" ({})", fmt::join(entry.aliases, ", "));
-    rows.push_back({entry.id, fmt::format("{}: {}", entry.name, facts)});
+    rows.push_back({entry.id, entry.name, std::move(facts)});
   }
   return rows;
 }

@@ -12,7 +12,8 @@
 namespace ns_dist::cli {
 
 struct ListRow {
-  std::string id, text;
+  std::string id, name, facts = {};
+  std::string text() const { return facts.empty() ? name : name + ": " + facts; }
   friend bool operator==(const ListRow&, const ListRow&) = default;
 };
 
@@ -26,7 +27,7 @@ Result<std::vector<ListRow>> read_list_rows(const Catalog& catalog, CatalogKind 
 // takes ten times as long.
 struct IndexRow {
   CatalogKind kind;
-  std::string_view id, text;
+  std::string_view id, name, facts;
 };
 std::span<const IndexRow> list_index();
 

@@ -99,21 +99,13 @@ std::string answer(const Report& report) {
   text += "<div class=\"tiles\">\n";
   text += tile(rate_text(report.tokens_per_second) + " tokens/s",
                rate_text(report.tokens_per_second / static_cast<double>(report.ranks)) + " on each GPU");
-  const double rate = report.model_flops_per_second / 1e12;
-  const double peak =
-      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s);
-  if (masks_much(report)) {  // neither count alone says how busy GPUs are
-    text += tile("MFU " + mfu_text(report), "of the GPUs' peak, counting the model's own operations");
-    text +=
-        tile(fmt::format("{:.0f} and {:.0f} TFLOP/s", rate * (report.mfu_causal / report.mfu), rate),
-             fmt::format("of the model on each GPU, whose peak is {:.0f}: with causal and with full attention", peak));
-  } else {
-    text += tile("MFU " + mfu_text(report), fmt::format("of the GPUs' peak, counting the model's own operations; {} "
-                                                        "without what a causal mask hides",
-                                                        percent(report.mfu_causal)));
-    text +=
-        tile(fmt::format("{:.0f} TFLOP/s", rate), fmt::format("of the model on each GPU, whose peak is {:.0f}", peak));
-  }
+  const bool both = masks_much(report);  // neither count alone says how busy GPUs are
+  text += tile("MFU " + mfu_text(report),
+               "of the GPUs' peak, counting the model's own operations" +
+                   (both ? "" : fmt::format("; {} without what a causal mask hides", percent(report.mfu_causal))));
+  text += tile(rates_text(report) + " TFLOP/s",
+               fmt::format("of the model on each GPU, whose peak is {:.0f}{}", peak_teraflops(report),
+                           both ? ": with causal and with full attention" : ""));
   if (has_hfu(report)) {
     text += tile("HFU " + percent(report.hfu),
                  fmt::format("counting recomputed operations, too; {} without what a causal mask hides",
@@ -154,8 +146,7 @@ std::string time_section(const Report& report) {
   }
   text +=
       "</div>\n<p class=\"soft\">Communication is what kernels wait for; what runs beside kernels costs nothing here. "
-      "The "
-      "parts sum to the step.";
+      "The parts sum to the step.";
   if (!nothing.empty()) text += fmt::format(" Not in this step: {}.", fmt::join(nothing, ", "));
   text += "</p>\n";
   const std::size_t stages = report.memory.stages.size();

@@ -279,21 +279,25 @@ std::string mfu_text(const Report& report) {
                             : fmt::format("{:.1f} %", 100 * report.mfu);
 }
 
-std::string utilization_text(const Report& report) {
+double peak_teraflops(const Report& report) {
+  return product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s);
+}
+
+std::string rates_text(const Report& report) {
   const double rate = report.model_flops_per_second / 1e12;
-  const double peak =
-      product_peak(report.scenario.cluster.gpu, report.scenario.training.precision) / (units::TFLOP / units::s);
-  const double mfu = 100 * report.mfu, causal = 100 * report.mfu_causal, hfu = 100 * report.hfu;
+  return masks_much(report) ? fmt::format("{:.0f} and {:.0f}", rate * (report.mfu_causal / report.mfu), rate)
+                            : fmt::format("{:.0f}", rate);
+}
+
+std::string utilization_text(const Report& report) {
+  const double hfu = 100 * report.hfu, hfu_causal = 100 * report.hfu_causal;
+  const std::string rates = fmt::format("{} of {:.0f} TFLOP/s on each GPU", rates_text(report), peak_teraflops(report));
   if (masks_much(report)) {
-    const std::string recomputed =
-        has_hfu(report) ? fmt::format("; HFU {:.1f} % and {:.1f} %", 100 * report.hfu_causal, hfu) : "";
-    return fmt::format("MFU {}{}; {:.0f} and {:.0f} of {:.0f} TFLOP/s on each GPU", mfu_text(report), recomputed,
-                       rate * (causal / mfu), rate, peak);
+    return fmt::format("MFU {}{}; {}", mfu_text(report),
+                       has_hfu(report) ? fmt::format("; HFU {:.1f} % and {:.1f} %", hfu_causal, hfu) : "", rates);
   }
-  const std::string recomputed =
-      has_hfu(report) ? fmt::format(", HFU {:.1f} % ({:.1f} %)", hfu, 100 * report.hfu_causal) : "";
-  return fmt::format("MFU {:.1f} % ({:.1f} % with causal attention){}, {:.0f} of {:.0f} TFLOP/s on each GPU", mfu,
-                     causal, recomputed, rate, peak);
+  return fmt::format("MFU {} ({:.1f} % with causal attention){}, {}", mfu_text(report), 100 * report.mfu_causal,
+                     has_hfu(report) ? fmt::format(", HFU {:.1f} % ({:.1f} %)", hfu, hfu_causal) : "", rates);
 }
 
 }  // namespace ns_dist::cli

@@ -43,7 +43,9 @@ std::string additions_text(const Report& report);
 
 // Long contexts: attention that a causal mask hides is a large part of the model's operations.
 bool masks_much(const Report& report);
-bool has_hfu(const Report& report);  // another than MFU
+bool has_hfu(const Report& report);            // another than MFU
+double peak_teraflops(const Report& report);   // of products, of a GPU
+std::string rates_text(const Report& report);  // TFLOP/s of the model on a GPU: "388", or "430 and 729", as MFU
 // "MFU 39.2 % (38.7 % with causal attention), 388 of 989 TFLOP/s on each GPU"
 std::string utilization_text(const Report& report);
 // "57.4 %", or "51.0 % with causal attention, 57.4 % with full"

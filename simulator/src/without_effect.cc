@@ -196,8 +196,7 @@ Reason whole_gradients(const Scenario& s) {
 Reason sums_no_shares(const Scenario& s) {
   if (s.plan.passes == Passes::kForward) return no_backward(s);
   if (!has_replicas(s.plan)) return one_replica(s);
-  const bool of_shares = s.plan.zero == ZeroStage::kOptimizer || s.plan.zero == ZeroStage::kGradients;
-  return of_shares ? "" : "it is of plan/zero=1 and 2";
+  return is_zero_1_or_2(s.plan) ? "" : "it is of plan/zero=1 and 2";
 }
 
 Reason whole_logits(const Scenario& s) {

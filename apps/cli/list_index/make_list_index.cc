@@ -37,8 +37,8 @@ int main(int argc, char** argv) {
     }
     count += read->size();
     for (const cli::ListRow& row : *read) {
-      rows += fmt::format("    {{static_cast<CatalogKind>({}), {}, {}}},\n", static_cast<int>(kind), quoted(row.id),
-                          quoted(row.text));
+      rows += fmt::format("    {{static_cast<CatalogKind>({}), {}, {}, {}}},\n", static_cast<int>(kind), quoted(row.id),
+                          quoted(row.name), quoted(row.facts));
     }
   }
   std::ofstream file(argv[1]);

@@ -297,6 +297,10 @@ constexpr std::int64_t replicas(const ParallelPlan& plan, bool experts) {
 // degrees are positive.
 constexpr bool has_replicas(const ParallelPlan& plan) { return replicas(plan, false) > 1 || replicas(plan, true) > 1; }
 
+// Whether replicas share what they update, and each has all weights.
+constexpr bool is_zero_1_or_2(const ParallelPlan& plan) {
+  return plan.zero == ZeroStage::kOptimizer || plan.zero == ZeroStage::kGradients;
+}
 // ZeRO-3 that holds whole weights and sums of gradients from the first to the last pass of a step, as ZeRO-1 does.
 constexpr bool is_whole_in_passes(const ParallelPlan& plan) {
   return plan.zero == ZeroStage::kParameters && plan.zero_library == ZeroLibrary::kFsdp2 && plan.pp > 1;
@@ -361,7 +365,7 @@ constexpr bool offloads_gradients(const ParallelPlan& plan) {
 // (deepspeed/runtime/zero/stage_1_and_2.py, step: single_grad_partition).
 constexpr bool copies_gradients(const ParallelPlan& plan) {
   return plan.copy_gradients && plan.passes == Passes::kTraining && plan.zero_library == ZeroLibrary::kDefault &&
-         (plan.zero == ZeroStage::kOptimizer || plan.zero == ZeroStage::kGradients);
+         is_zero_1_or_2(plan);
 }
 // ZeRO-3: each replica keeps a part of the weights, so every pass gathers them layer by layer.
 constexpr bool shards_weights(const ParallelPlan& plan) {
@@ -388,15 +392,13 @@ constexpr bool sums_whole_gradients(const ParallelPlan& plan) {
 }
 // Whether the reductions of ZeRO-1 and 2 are all-reduces.
 constexpr bool all_reduces_gradients(const ParallelPlan& plan) {
-  const bool of_shares = plan.zero == ZeroStage::kOptimizer || plan.zero == ZeroStage::kGradients;
-  return sums_whole_gradients(plan) || (of_shares && plan.gradient_exchange == GradientExchange::kAllReduce);
+  return sums_whole_gradients(plan) || (is_zero_1_or_2(plan) && plan.gradient_exchange == GradientExchange::kAllReduce);
 }
 // Whether the backward passes of ZeRO-2 stop for the reduction of each layer's gradients unless
 // plan/overlap_grad_reduce lets them go on: DeepSpeed reduces on the stream of the kernels where overlap_comm is off,
 // as by default below stage 3 (deepspeed/runtime/zero/config.py, overlap_comm_valid; stage_1_and_2.py, average_tensor).
 constexpr bool may_stop_for_reductions(const ParallelPlan& plan) {
-  return plan.zero == ZeroStage::kGradients && shards_gradients(plan) && !adds_up_gradients(plan) &&
-         all_reduces_gradients(plan);
+  return plan.zero == ZeroStage::kGradients && !adds_up_gradients(plan) && all_reduces_gradients(plan);
 }
 // Whether the optimizer gets what it updates. Muon needs whole matrices. ZeRO-3 splits them, and FSDP2 alone has an
 // optimizer that brings them together again (torchtitan, distributed/flex_shard/dist_muon.py, August 2026).
