@@ -355,7 +355,9 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
 
 void add_rounds(const Scenario& scenario, Ineffective& found) {
   const ParallelPlan& plan = scenario.plan;
-  if (!reduces_each_round(plan) || plan.vpp > 1 || plan.passes == Passes::kForward) return;
+  // FSDP's no_sync has whole gradients, too, but shares the weights.
+  if (plan.zero != ZeroStage::kGradients || !reduces_each_round(plan)) return;
+  if (plan.vpp > 1 || plan.passes == Passes::kForward) return;
   found.add(
       "with one model chunk a stage, plan/reduce_each=round keeps all gradients whole until the last backward pass, as "
       "plan/zero=1 does, and their shares beside them; plan/vpp=2 or more makes shorter rounds");

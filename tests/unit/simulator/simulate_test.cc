@@ -1293,6 +1293,18 @@ TEST(Simulate, WarnsOfWhatAFrameworkDoesNotHaveTogether) {
   EXPECT_EQ(warned("torchtitan", "none", "on"), "");
 }
 
+// One chunk's gradients are all that a stage has: under ZeRO-2 most of what is shared is whole then, under FSDP weights
+// are still shared, and there is no pipeline to divide further.
+TEST(Simulate, IsOneRoundOfAStageTold) {
+  const auto told = [](const char* framework) {
+    ScenarioSpec spec;
+    spec.set("model", "llama3-8b").set("machine/gpu", "h100").set("machine/nodes", 1).set("framework", framework);
+    return told_of("without_effect", spec.set("plan/dp", 8).set("training/global_batch", 64));
+  };
+  EXPECT_THAT(told("meta-llama3"), HasSubstr("plan/vpp=2 or more makes shorter rounds"));
+  EXPECT_EQ(told("transformers-fsdp"), "");
+}
+
 // A group that a node does not hold, and one that it would hold if fewer of its GPUs were used.
 TEST(Simulate, WarnsOfExpertsAcrossNodes) {
   const auto warned = [](std::int64_t ep, std::int64_t nodes, std::int64_t each) {
