@@ -21,7 +21,8 @@ std::string recomputation_text(const ParallelPlan& plan) {
       return fmt::format("selective recomputation of {}",
                          set_text(plan.recompute_modules, names_of<RecomputeModule>()));
     case Recompute::kOperators:
-      return "recomputation by operators";
+      return plan.recompute_products == KeptProducts::kAll ? "recomputation by operators, all products kept"
+                                                           : "recomputation by operators";
     case Recompute::kFull:
       break;
   }

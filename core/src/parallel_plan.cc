@@ -11,7 +11,10 @@ namespace ns_dist {
 namespace {
 
 constexpr std::string_view kExpected =
-    "none, selective, selective:MODULE,MODULE..., operators, full, full:LAYERS, or full:uniform:LAYERS";
+    "none, selective, selective:MODULE,MODULE..., operators, operators:all, full, full:LAYERS, or "
+    "full:uniform:LAYERS";
+
+constexpr std::string_view kAllProducts = "all";
 
 tl::unexpected<Error> refuse(const Field& field, std::string message, std::string hint) {
   return fail(
@@ -55,7 +58,12 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
       case Recompute::kNone:
         return refuse(field, "nothing is recomputed under none", fmt::format("write {}=none", field.name));
       case Recompute::kOperators:
-        return refuse(field, "operators has no parts to choose", fmt::format("write {}=operators", field.name));
+        if (detail != kAllProducts) {
+          return refuse(field, fmt::format("unknown: \"{}\"", detail),
+                        fmt::format("write {0}=operators, or {0}=operators:all, which keeps each product", field.name));
+        }
+        read.products = KeptProducts::kAll;
+        break;
       case Recompute::kSelective: {
         NS_TRY(read.modules, read_set(field, detail, names_of<RecomputeModule>(), kExpected));
         break;
@@ -85,6 +93,9 @@ std::string field_text(const Recomputation& value) {
   std::string text(enumerator_name(value.recompute));
   if (value.recompute == Recompute::kFull && value.layers > 0) text += fmt::format(":{}", value.layers);
   if (value.recompute == Recompute::kFull && value.together > 1) text += fmt::format(":uniform:{}", value.together);
+  if (value.recompute == Recompute::kOperators && value.products == KeptProducts::kAll) {
+    text += fmt::format(":{}", kAllProducts);
+  }
   if (value.recompute != Recompute::kSelective || value.modules == Recomputation().modules) return text;
   return fmt::format("{}:{}", text, set_text(value.modules, names_of<RecomputeModule>()));
 }

@@ -89,7 +89,10 @@ class OperatorKeeper {
     const bool counts = product != nullptr && product->batch == 1 && op.dtype == shape_.dtype && call.name == step.name;
     if (!counts || step.products.empty()) return {};
     std::int64_t kept = 0;
-    for (const std::int64_t columns : step.products) kept += ++products_ % 2 == 1 ? columns : 0;
+    for (const std::int64_t columns : step.products) {
+      ++products_;
+      if (shape_.plan->recompute_products == KeptProducts::kAll || products_ % 2 == 1) kept += columns;
+    }
     const bool whole = kept == product->n;
     const double bytes = static_cast<double>(product->m) * static_cast<double>(kept) * shape_.element;
     if (!whole) product->n -= kept;

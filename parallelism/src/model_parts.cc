@@ -22,14 +22,14 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   }
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
-  // Of ZeRO, only whether gradients are accumulated in the products.
-  const bool shared = !adds_up_gradients(plan) && has_replicas(plan);
-  if (shared || adds_up_gradients(plan)) {  // shards in fp32 need no replicas
+  // Of ZeRO, only whether gradients are accumulated in the products, and whether the first ones are their sums.
+  const bool adds = adds_up_gradients(plan), shared = !adds && has_replicas(plan);
+  if (shared || (adds && !is_fsdp(plan))) {  // shards in fp32 need no replicas
     key.plan.zero = shared ? ZeroStage::kGradients : kDefault.zero;
     key.plan.zero_library = kDefault.zero_library;
   }
   key.plan.shard = kDefault.shard;
-  key.plan.reduce_each = kDefault.reduce_each;
+  if (!adds || !is_fsdp(plan)) key.plan.reduce_each = kDefault.reduce_each;
   key.plan.gradient_exchange = kDefault.gradient_exchange;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;
@@ -63,7 +63,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
   // Of the batch, how many microbatches share the first one's gradients.
-  if (takes_first_gradients(plan) && adds_up_gradients(plan)) {
+  if (takes_first_gradients(plan) && adds) {
     const std::int64_t microbatches = std::max<std::int64_t>(1, microbatches_of(plan, training));
     key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;
   }

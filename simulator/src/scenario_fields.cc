@@ -464,12 +464,14 @@ Recomputation recomputation_of(const ParallelPlan& plan) {
   if (plan.recompute == Recompute::kSelective) again.modules = plan.recompute_modules;
   if (plan.recompute == Recompute::kFull)
     again.layers = plan.recompute_layers, again.together = plan.recompute_together;
+  if (plan.recompute == Recompute::kOperators) again.products = plan.recompute_products;
   return again;
 }
 
 bool recomputes_less(const Recomputation& a, const Recomputation& b) {
   if (a.recompute != b.recompute) return a.recompute < b.recompute;
   if (a.recompute == Recompute::kSelective) return a.modules != b.modules && (a.modules & ~b.modules) == 0;
+  if (a.recompute == Recompute::kOperators) return a.products > b.products;
   if (a.layers == b.layers) return a.together < b.together;
   return a.layers > 0 && (b.layers == 0 || a.layers < b.layers);
 }
@@ -491,6 +493,7 @@ void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
   plan.recompute_modules = again.modules;
   plan.recompute_layers = again.layers;
   plan.recompute_together = again.together;
+  plan.recompute_products = again.products;
 }
 
 std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
@@ -512,6 +515,7 @@ std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   const ModuleSet cheap = modules | activation;
   if (cheap != 0 && all.back().modules != cheap) add(cheap);
   add(modules | set_of(model.moe ? RecomputeModule::kMoe : RecomputeModule::kMlp));
+  all.push_back({.recompute = Recompute::kOperators, .products = KeptProducts::kAll});
   all.push_back({Recompute::kOperators});
   all.push_back({Recompute::kFull});
   return all;

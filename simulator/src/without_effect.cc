@@ -199,10 +199,6 @@ Reason sums_no_shares(const Scenario& s) {
   return is_zero_1_or_2(s.plan) ? "" : "it is of plan/zero=1 and 2";
 }
 
-Reason whole_logits(const Scenario& s) {
-  return loss_library_of(s.plan) == Library::kLiger ? "" : "it is of plan/loss_library=liger";
-}
-
 struct Condition {
   std::string_view field;
   Reason (*reason)(const Scenario&);
@@ -230,7 +226,6 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/recompute", nothing_to_recompute},
     {"plan/separate_adapters", no_adapters},
     {"plan/frozen_layers", no_backward},
-    {"plan/loss_parts", whole_logits},
     {"plan/attention_library", stored_scores},
     {"plan/split_softmax", fused_attention},
     {"plan/cp_comm", no_choice_of_exchange},

@@ -18,8 +18,8 @@ namespace ns_dist {
 struct Model;
 
 // What is kept of a layer's activations for the backward pass (Korthikanti et al. 2022, s.5): everything; everything
-// but some modules; the layer's input and what some operators return, attention, every second product and what ranks
-// exchanged (torchtitan, distributed/activation_checkpoint.py, _apply_op_sac); or only the layer's input.
+// but some modules; the layer's input and what some operators return, attention, products and what ranks exchanged
+// (torchtitan, distributed/activation_checkpoint.py); or only the layer's input.
 enum class Recompute { kNone, kSelective, kOperators, kFull };
 template <>
 inline constexpr std::array<std::string_view, 4> kEnumeratorNames<Recompute> = {"none", "selective", "operators",
@@ -31,14 +31,18 @@ template <>
 inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModule> = {
     "core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"};
 using ModuleSet = EnumSet;  // of RecomputeModule
+// Products whose outputs recomputation by operators keeps: the first, third, fifth, ... of a layer (torchtitan until
+// 2026, _apply_op_sac), or each (its SelectiveAC).
+enum class KeptProducts { kEverySecond, kAll };
 
 // Members of ParallelPlan that one text (one flag) sets: "none", "selective", "selective:core_attn,mlp", "operators",
-// "full", "full:4", "full:uniform:2".
+// "operators:all", "full", "full:4", "full:uniform:2".
 struct Recomputation {
   Recompute recompute = Recompute::kNone;
   ModuleSet modules = set_of(RecomputeModule::kCoreAttention);
   std::int64_t layers = 0;
   std::int64_t together = 1;
+  KeptProducts products = KeptProducts::kEverySecond;
   friend bool operator==(const Recomputation&, const Recomputation&) = default;
 };
 Result<void> read_field(const Field& field, std::string_view text, Recomputation& value);
@@ -208,6 +212,7 @@ struct ParallelPlan {
   // Under full, layers that keep one input, that of their first, and are recomputed at one time (Megatron-Core,
   // recompute_method uniform). A chunk's last ones may be fewer.
   std::int64_t recompute_together = 1;
+  KeptProducts recompute_products = KeptProducts::kEverySecond;  // under operators
   bool recompute_early_stop = false;     // full recomputation ends with the last value that the backward pass reads
   std::int64_t offload_activations = 0;  // layers of each chunk: what they keep goes to the host until it is read
   std::int64_t vocabulary_multiple = 0;  // of the vocabulary on each rank, which is padded; 0: 128, as Megatron-LM does
@@ -216,12 +221,13 @@ struct ParallelPlan {
   Library attention_library = Library::kDefault;  // of the fused kernel
   Library norm_library = Library::kDefault;
   Library loss_library = Library::kDefault;  // of cross-entropy; see loss_library_of
-  std::int64_t loss_parts = 0;    // of "liger": of a microbatch's tokens, one after the other; 0: as Liger divides them
-  std::int64_t loss_metrics = 0;  // cross-entropies in eager mode beside the loss, of each microbatch, for the log
-  bool kv_cache = false;          // keys and values of all layers stay, under forward passes alone
-  bool fused_kernels = true;      // elementwise operations of a layer are fused; off: a kernel for each
-  bool split_softmax = false;     // of scores that are stored: scale, mask and softmax are a kernel each
-  bool written_out = false;       // a kernel for each operation that the model's class writes out
+  // Of a microbatch's tokens, whose logits are made one after the other; 0: as Liger divides them, else all at once.
+  std::int64_t loss_parts = 0;
+  std::int64_t loss_metrics = 0;   // cross-entropies in eager mode beside the loss, of each microbatch, for the log
+  bool kv_cache = false;           // keys and values of all layers stay, under forward passes alone
+  bool fused_kernels = true;       // elementwise operations of a layer are fused; off: a kernel for each
+  bool split_softmax = false;      // of scores that are stored: scale, mask and softmax are a kernel each
+  bool written_out = false;        // a kernel for each operation that the model's class writes out
   bool fused_permutation = false;  // of tokens to experts and back: one kernel each way
   ExpertProducts expert_products = ExpertProducts::kLoop;
   bool weighted_activation = false;  // of experts: has the routing weights, so their outputs are summed up as they are
@@ -518,17 +524,19 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .least = 0,
          .in_reports = kOptional},
         plan.prefetch);
-  Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers, plan.recompute_together};
+  Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers, plan.recompute_together,
+                      plan.recompute_products};
   visit({.name = "plan/recompute",
          .help = "activations that the backward pass computes again: of modules; all but what attention, every second "
-                 "product and exchanges return; of so many layers a chunk; of all layers, so many at one time",
-         .values = "none|selective[:MODULES]|operators|full[:LAYERS|:uniform:LAYERS]"},
+                 "product (or all) and exchanges return; of so many layers a chunk; of all layers, so many at one time",
+         .values = "none|selective[:MODULES]|operators[:all]|full[:LAYERS|:uniform:LAYERS]"},
         again);
   if constexpr (!std::is_const_v<Plan>) {
     plan.recompute = again.recompute;
     plan.recompute_modules = again.modules;
     plan.recompute_layers = again.layers;
     plan.recompute_together = again.together;
+    plan.recompute_products = again.products;
   }
   visit({.name = "plan/recompute_early_stop",
          .help = "full recomputation of a layer stops at the last value that the backward pass reads",
@@ -564,14 +572,12 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .names = kLossLibraries,
          .in_reports = kOptional},
         plan.loss_library);
-  visit(
-      {.name = "plan/loss_parts",
-       .help =
-           "of plan/loss_library=liger: parts of a microbatch's tokens whose logits PyTorch makes one after the other",
-       .default_text = "as many as Liger's kernel",
-       .least = 0,
-       .in_reports = kOptional},
-      plan.loss_parts);
+  visit({.name = "plan/loss_parts",
+         .help = "parts of a microbatch's tokens whose logits PyTorch makes one after the other",
+         .default_text = "1; with plan/loss_library=liger as many as its kernel",
+         .least = 0,
+         .in_reports = kOptional},
+        plan.loss_parts);
   visit({.name = "plan/loss_metrics",
          .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
          .least = 0,

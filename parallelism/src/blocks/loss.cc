@@ -11,6 +11,17 @@
 namespace ns_dist {
 namespace {
 
+// Tokens whose logits are there at a time: those of a part, or such that logits take about as much as the hidden states
+// (Liger-Kernel, ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
+double tokens_at_a_time(const Shape& shape) {
+  const std::int64_t given = shape.plan->loss_parts;
+  const double tokens = static_cast<double>(shape.tokens);
+  if (given > 0) return std::ceil(tokens / static_cast<double>(given));
+  if (loss_library_of(*shape.plan) != Library::kLiger) return tokens;
+  const double parts = std::ceil(static_cast<double>(shape.vocabulary) / static_cast<double>(shape.hidden));
+  return std::min(tokens, std::exp2(std::ceil(std::log2(std::ceil(tokens / parts)))));
+}
+
 BlockStep logits(const Shape& shape, bool owns_table) {
   BlockStep step = blocks::linear(shape, ActivationKind::kLogits,
                                   {.name = "loss.logits",
@@ -24,8 +35,9 @@ BlockStep logits(const Shape& shape, bool owns_table) {
                                    .by_element = true});
   if (!owns_table) step.parameters = {};
   if (freezes_tables(*shape.plan) && shape.model->ties_logits()) blocks::freeze(step);  // the embedding's table
-  // Its gradients are those of a part of the tokens, which cross_entropy counts.
-  if (loss_library_of(*shape.plan) == Library::kLiger) step.transient_backward = 0;
+  // Gradients are those of a part of the tokens. Liger's cross_entropy counts them.
+  const double part = tokens_at_a_time(shape) / static_cast<double>(shape.tokens);
+  step.transient_backward *= loss_library_of(*shape.plan) == Library::kLiger ? 0 : part;
   return step;
 }
 
@@ -111,16 +123,6 @@ void add_fused(const Shape& shape, Library library, BlockStep& step) {
   if (library != Library::kLiger) add(step.input_gradient, ".backward", Pass::kBackward);
 }
 
-// Tokens whose logits are there at a time: those of a part, or such that logits take about as much as the hidden states
-// (Liger-Kernel, ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
-double tokens_at_a_time(const Shape& shape) {
-  const std::int64_t given = shape.plan->loss_parts;
-  if (given > 0) return std::ceil(static_cast<double>(shape.tokens) / static_cast<double>(given));
-  const double parts = std::ceil(static_cast<double>(shape.vocabulary) / static_cast<double>(shape.hidden));
-  const double tokens = static_cast<double>(shape.tokens);
-  return std::min(tokens, std::exp2(std::ceil(std::log2(std::ceil(tokens / parts)))));
-}
-
 // Bytes a logit at the loss's peak. Fused: in fp32 (Korthikanti et al. 2022, s.4.3); with FlashAttention's kernel the
 // logits and their gradient. Eager: the logits, which the model's output holds, and as many fp32 tensors: what
 // log_softmax reads and returns; during its backward what it returned and two gradients.
@@ -160,6 +162,17 @@ BlockStep cross_entropy(const Shape& shape) {
     return step;
   }
   const double logits = static_cast<double>(shape.tokens) * vocabulary;
+  if (shape.plan->loss_parts > 0) {
+    // Logits and loss of a part after the other. Of all parts autograd keeps the logits, in fp32 or their format, in
+    // eager mode beside what log_softmax returns (torchtune, modules/loss).
+    constexpr double kFp32 = 4;
+    const bool fused = library == Library::kDefault, eager = library == Library::kEager;
+    const double part = tokens_at_a_time(shape) * vocabulary;
+    step.kept_for_input_gradient = logits * (fused ? kFp32 : shape.element + (eager ? kFp32 : 0));
+    step.transient_forward = part * (fused ? shape.element : eager ? kFp32 : 0);
+    step.transient_backward = part * (fused ? shape.element : eager ? 2 * kFp32 : 0);
+    return step;
+  }
   step.kept_for_input_gradient = bytes_a_logit(shape, library) * logits;
   // Megatron's kernels work in place on a copy in fp32 (cross_entropy.py: -=, torch.exp(out=), grad_input), beside the
   // logits, which the caller holds, and backward beside the gradient in their format.

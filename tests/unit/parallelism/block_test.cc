@@ -377,8 +377,21 @@ TEST(EmbeddingAndLoss, LigerNeverHasAllLogits) {
   plan.loss_parts = 8;
   EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.cross_entropy").transient_forward,
                    (2.0 + 4) * 128 * 32000);
+  // Without Liger's gradient in the forward pass, the logits of all parts stay; in eager mode beside those of
+  // log_softmax in fp32. Their gradients are those of a part.
+  plan.loss_library = Library::kFlash2;
+  const Block compiled = loss_block(Shape(model, plan, training));
+  EXPECT_DOUBLE_EQ(step(compiled, "loss.cross_entropy").kept_for_input_gradient, 2.0 * 1024 * 32000);
+  EXPECT_DOUBLE_EQ(step(compiled, "loss.cross_entropy").transient_forward, 0);
+  const double of_parts = step(compiled, "loss.logits").transient_backward;
+  plan.loss_library = Library::kEager;
+  const BlockStep eager = step(loss_block(Shape(model, plan, training)), "loss.cross_entropy");
+  EXPECT_DOUBLE_EQ(eager.kept_for_input_gradient, (2.0 + 4) * 1024 * 32000);
+  EXPECT_DOUBLE_EQ(eager.transient_forward, 4.0 * 128 * 32000);
+  EXPECT_DOUBLE_EQ(eager.transient_backward, 2 * 4.0 * 128 * 32000);
   plan.loss_parts = 0;
   plan.loss_library = Library::kFlash2;
+  EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.logits").transient_backward, 8 * of_parts);
   EXPECT_DOUBLE_EQ(step(loss_block(Shape(model, plan, training)), "loss.cross_entropy").kept_for_input_gradient,
                    2.0 * 2 * 1024 * 32000);
 }
@@ -474,6 +487,20 @@ TEST(Operators, EverySecondProductIsKept) {
   EXPECT_EQ(columns("attention.qkv"), 1024);  // keys
   EXPECT_EQ(columns("mlp.fc1"), 14336);       // the half that is multiplied with the gate
   EXPECT_DOUBLE_EQ(flops_of(layer).repeated, 2 * tokens * h * (key + h + ffn));
+}
+
+// With each product kept, only norms, rotary embeddings and the activation run again.
+TEST(Operators, AllProductsAreKept) {
+  const double h = 4096, key = 1024, ffn = 14336, tokens = 8192;
+  const Model model = llama(1, 4096, 32, 8, 14336);
+  const ParallelPlan plan{.recompute = Recompute::kOperators, .recompute_products = KeptProducts::kAll};
+  const Block layer = layer_block(Shape(model, plan, {1, 1, 8192, Precision::kBf16}), layer_kinds(model).kinds[0]);
+  const double input = h, queries = h, keys_and_values = 2 * key, attention = h, projected = h, sums = 32 * 4;
+  EXPECT_DOUBLE_EQ(after_forward(layer, Recompute::kOperators),
+                   tokens * (2 * (input + queries + keys_and_values + attention + projected + 2 * ffn) + sums));
+  EXPECT_DOUBLE_EQ(flops_of(layer).repeated, 0);
+  EXPECT_THAT(names(step(layer, "mlp.activation").repeated), ElementsAre("mlp.activation"));
+  EXPECT_THAT(step(layer, "mlp.fc2").repeated, IsEmpty());
 }
 
 // What ranks reduced is kept, so the product before it does not run again.

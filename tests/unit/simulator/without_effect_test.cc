@@ -94,7 +94,6 @@ const std::vector<FieldValues>& options() {
       {"plan/bf16_first_layers", {"1"}},
       {"plan/bf16_last_layers", {"1"}},
       {"plan/recompute", {"full"}},
-      {"plan/loss_parts", {"4"}},
       {"plan/attention_library", {"flash-1"}},
       {"plan/split_softmax", {"on"}},
       {"plan/cp_comm", {"a2a", "all-gather"}},
