@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -81,33 +82,51 @@ Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& reques
                  "measured times in milliseconds"});
   }
   const Catalog catalog = Catalog::standard();
-  const auto names = [&](const std::string& other) {
-    const auto found = catalog.cluster(other);
-    return found && found->id == cluster.id;
+  const auto is_gpu = [&](const std::string& name) {
+    const auto gpu = catalog.gpu(name);
+    return gpu && gpu->id == cluster.gpu.id;
   };
   std::vector<MeasuredCollective> measured;
   std::vector<Error> mistakes;
+  LeftOutRows left_out;
+  std::set<std::string> labels;  // of clusters that the catalog does not know
   for (std::size_t i = 0; i < table.row_count(); ++i) {
-    auto row = reader.measured_row(i);
-    const auto refuse = [&](std::string message, std::string expected) {
-      row = fail({ErrorCode::kInvalidInput, std::move(message), reader.where(i), std::move(expected)});
-    };
-    if (row && !row->cluster.empty() && row->cluster != cluster.id && !names(row->cluster)) {
-      refuse(fmt::format("measured on cluster \"{}\"", row->cluster), fmt::format("rows of \"{}\" only", cluster.id));
-    } else if (row && !row->gpu.empty()) {
-      const auto gpu = catalog.gpu(row->gpu);
-      if (!gpu || gpu->id != cluster.gpu.id) {
-        refuse(fmt::format("measured on GPU \"{}\"", row->gpu), fmt::format("rows of \"{}\" only", cluster.gpu.id));
-      }
-    }
-    if (row) {
-      row->gpu.clear(), row->cluster = cluster.id;  // whatever it calls them
-      measured.push_back({*std::move(row), reader.where(i)});
-    } else {
+    auto row = reader.row(i);
+    if (!row) {
       mistakes.push_back(std::move(row.error()));
+      continue;
+    }
+    const std::string where = reader.where(i);
+    const auto named = row->cluster == cluster.id ? Result<Cluster>(cluster) : catalog.cluster(row->cluster);
+    if (!row->gpu.empty() && !is_gpu(row->gpu)) {
+      left_out.add(fmt::format("of {}, not of {}", shortened(row->gpu), cluster.gpu.id), where);
+    } else if (!row->cluster.empty() && named && named->id != cluster.id) {
+      left_out.add(fmt::format("of {}, not of {}", shortened(row->cluster), cluster.id), where);
+    } else if (!row->latency_ms) {
+      left_out.add(std::string(kWithoutTime), where);
+    } else {
+      if (!row->cluster.empty() && !named) labels.insert(shortened(row->cluster));
+      row->gpu.clear(), row->cluster = cluster.id;  // whatever it calls them
+      measured.push_back({*std::move(row), where});
     }
   }
   if (!mistakes.empty()) return fail(join(std::move(mistakes)));
+  if (labels.size() > 1) {
+    return fail(
+        {ErrorCode::kInvalidInput,
+         fmt::format("rows of {} clusters that the catalog does not have: {}", labels.size(), fmt::join(labels, ", ")),
+         table.where(), fmt::format("rows of {} only", cluster.id), "keep the rows of one of them"});
+  }
+  std::vector<std::string> notes = left_out.notes();
+  if (measured.empty() && !notes.empty()) {
+    return fail({ErrorCode::kInvalidInput, fmt::format("{}", fmt::join(notes, "; ")), table.where(),
+                 fmt::format("measured collectives of {}", cluster.id)});
+  }
+  if (!labels.empty()) {
+    notes.push_back(
+        fmt::format("rows of {}, which the catalog does not have, are taken for {}", *labels.begin(), cluster.id));
+  }
+  for (const std::string& note : notes) warn(note);
   return measured;
 }
 

@@ -17,6 +17,7 @@
 #include "ns_dist/fields.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/lower_case.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/operator_forms.h"
 #include "ns_dist/precision.h"
 #include "ns_dist/simulator.h"
@@ -114,17 +115,14 @@ Result<void> check_flags(const CLI::App& app, const std::string& subject, const 
 Result<void> read_shape(const OperatorForm& form, const std::string& shape, GivenFields& fields) {
   const std::string example = fmt::format("as in: explain {} {}", form.family, form.example);
   std::vector<std::string> given;
-  for (std::string_view rest = shape;;) {
-    const std::size_t end = rest.find('x');
-    const bool alone = end == std::string_view::npos && given.empty();
-    auto dimension = read_count(rest.substr(0, end), "SHAPE", 1, alone ? kLargestAlone : kLargestDimension);
+  const std::vector<std::string_view> sizes = split_at(shape, "x");
+  for (const std::string_view size : sizes) {
+    auto dimension = read_count(size, "SHAPE", 1, sizes.size() == 1 ? kLargestAlone : kLargestDimension);
     if (!dimension) {
       dimension.error().hint = fmt::format("write {}, {}", form.shape, example);
       return fail(dimension.error());
     }
     given.push_back(std::to_string(*dimension));
-    if (end == std::string_view::npos) break;
-    rest.remove_prefix(end + 1);
   }
   // Dimensions in brackets are all given, or left out and 1.
   std::vector<std::string_view> all = words_of(form.dimensions), required = all;
@@ -263,7 +261,7 @@ Result<Explained> explain_operator(const OperatorForm& form, const ExplainReques
   NS_TRY(const Gpu gpu, named_by("--gpu", Catalog::standard().gpu(request.gpu.value_or("h100-sxm-80gb"))));
   if (const auto named = read_enumerator<Precision>(request.dtype)) {
     const std::string_view reason = reason_against(gpu, *named);
-    if (!reason.empty()) warn(fmt::format("{} does not run on {}: {}", enumerator_name(*named), gpu.name, reason));
+    if (!reason.empty()) warn(fmt::format("{} does not run on {}: {}", name_of(*named), gpu.name, reason));
   }
   NS_TRY(const ComputeModelOptions options, read_kernel_options(request.mode, request.kernel_calibration.value_or("")));
   NS_TRY(const auto model, make_compute_model(gpu, options));

@@ -115,8 +115,7 @@ std::string batch_text(const Training& training) {
   if (training.document_tokens > 0)
     documents = fmt::format(" in documents of {}", with_commas(training.document_tokens));
   return fmt::format("global batch {} of {} tokens{}, micro-batch {}, {}", with_commas(training.global_batch),
-                     with_commas(training.sequence), documents, training.micro_batch,
-                     enumerator_name(training.precision));
+                     with_commas(training.sequence), documents, training.micro_batch, name_of(training.precision));
 }
 
 std::string settings_text(const ParallelPlan& plan) {

@@ -16,6 +16,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "interrupts.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/simulator.h"
 #include "other_sizes.h"
@@ -64,9 +65,9 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
   const auto add = [&sizes](std::int64_t size) {
     if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
   };
-  for (std::string_view rest = text; !text.empty();) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view item = trimmed(rest.substr(0, comma));
+  if (text.empty()) return sizes;
+  for (const std::string_view part : split_at(text, ",")) {
+    const std::string_view item = trimmed(part);
     const std::size_t dots = item.find("..");
     NS_TRY(const std::int64_t first, read_count(trimmed(item.substr(0, dots)), "--gpus", 1, kMostRanks));
     add(first);
@@ -78,8 +79,6 @@ Result<std::vector<std::int64_t>> read_sizes(std::string_view text) {
       }
       for (std::int64_t size = first; size * 2 <= last;) add(size *= 2);
     }
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   return sizes;
 }

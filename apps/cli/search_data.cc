@@ -82,7 +82,7 @@ ordered_json row_json(const SearchCase& each, const std::vector<SearchCase>& cas
     const Training& training = fastest->report.scenario.training;
     row["global_batch"] = training.global_batch;
     row["sequence"] = training.sequence;
-    row["dtype"] = enumerator_name(training.precision);
+    row["dtype"] = name_of(training.precision);
     row["tight"] = is_tight(fastest->report);
   }
   for (const auto& [field, text] : set_apart(each.base, goals)) row["set"][with_flags(field).substr(2)] = text;
@@ -200,7 +200,7 @@ std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& 
            {"between_nodes", fabric_text(levels.back())},
            {"global_batch", count(training.global_batch)},
            {"sequence", count(training.sequence)},
-           {"dtype", std::string(enumerator_name(training.precision))},
+           {"dtype", std::string(name_of(training.precision))},
            {"why", joined(answer.why)},
            {"step_time_s", number(report.step / units::s)},
            {"step_time_low_s", number(report.step_low / units::s)},
@@ -221,7 +221,7 @@ std::string search_csv(const std::vector<SearchCase>& cases, const SearchGoals& 
            {"vpp", count(plan.vpp)},
            {"schedule", plan.schedule},
            {"micro_batch", count(training.micro_batch)},
-           {"zero", std::string(enumerator_name(plan.zero))},
+           {"zero", std::string(name_of(plan.zero))},
            {"recompute", field_text(recomputation_of(plan))}};
     if (goals.tokens) {
       const auto time = training_of(answer, goals);

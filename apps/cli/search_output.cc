@@ -189,7 +189,7 @@ std::string work_text(const std::vector<SearchCase>& cases, const SearchGoals& g
                      all("training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
                      all("training/sequence", [](const Training& t) { return with_commas(t.sequence); }),
                      packed ? " in documents of " + all("training/document_tokens", document) : "",
-                     all("training/dtype", [](const Training& t) { return enumerator_name(t.precision); }));
+                     all("training/dtype", [](const Training& t) { return name_of(t.precision); }));
 }
 
 std::string joined(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
@@ -199,7 +199,7 @@ std::string plan_text(const ParallelPlan& plan) {
   if (plan.cp > 1) text += fmt::format(" cp {}", plan.cp);
   if (plan.ep > 1) text += fmt::format(" ep {}", plan.ep);
   if (plan.vpp > 1) text += fmt::format(" vpp {}", plan.vpp);
-  if (plan.zero != ParallelPlan().zero) text += fmt::format(" zero {}", enumerator_name(plan.zero));
+  if (plan.zero != ParallelPlan().zero) text += fmt::format(" zero {}", name_of(plan.zero));
   if (plan.recompute != Recompute::kNone) text += fmt::format(" recompute {}", field_text(recomputation_of(plan)));
   return text;
 }
@@ -356,7 +356,7 @@ std::vector<std::vector<std::string>> columns_that_differ(const std::vector<Sear
   };
   std::vector<std::vector<std::string>> kept = {
       trained("batch", "training/global_batch", [](const Training& t) { return with_commas(t.global_batch); }),
-      trained("format", "training/dtype", [](const Training& t) { return enumerator_name(t.precision); })};
+      trained("format", "training/dtype", [](const Training& t) { return name_of(t.precision); })};
   std::erase_if(kept, [](const auto& cells) { return cells.size() == 1; });
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (differs(columns[i], i > 1)) kept.push_back(std::move(columns[i]));

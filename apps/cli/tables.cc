@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <span>
 
+#include "ns_dist/internal/number_from.h"
 #include "terminal.h"
 
 namespace ns_dist::cli {
@@ -120,16 +123,24 @@ constexpr std::string_view kUnanswered = "could not be forecast",
                            kUnmeasured =
                                "have no usable latency_ms: they are forecast, and count in no table of errors";
 
-int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t rows, std::string_view what) {
-  if (mistakes == 0) return kAnswered;
-  for (std::size_t i = 0; i < first.size() && i < kShownMistakes; ++i) {
-    std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(first[i]))).c_str(), stderr);
+// The line in "table.csv:12" or "table.csv:12, --gpu".
+std::optional<std::int64_t> line_of(std::string_view where) {
+  where = where.substr(0, where.find(", "));
+  const std::size_t colon = where.rfind(':');
+  return colon == std::string_view::npos ? std::nullopt : number_from<std::int64_t>(where.substr(colon + 1));
+}
+
+// "; the first 20 are above, the others in lines 24, 26-40".
+std::string others_text(std::span<const std::pair<std::int64_t, std::int64_t>> lines) {
+  constexpr std::size_t kShownRanges = 100;
+  std::string text = fmt::format("; the first {} are above", kShownMistakes);
+  for (std::size_t i = 0; i < std::min(lines.size(), kShownRanges); ++i) {
+    const auto [begin, end] = lines[i];
+    text += fmt::format("{}{}", i == 0 ? ", the others in lines " : ", ",
+                        begin == end ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end));
   }
-  std::fputs(fmt::format("ns-dist: {} of {} rows {}{}\n", mistakes, rows, what,
-                         mistakes > kShownMistakes ? fmt::format("; the first {} are above", kShownMistakes) : "")
-                 .c_str(),
-             stderr);
-  return kInputAtFault;
+  if (lines.size() > kShownRanges) text += fmt::format(", ... {}", lines.back().second);
+  return text;
 }
 
 }  // namespace
@@ -137,9 +148,29 @@ int report(const std::vector<Error>& first, std::size_t mistakes, std::size_t ro
 void RowMistakes::Kind::add(std::vector<Error> mistakes) {
   count += mistakes.size();
   for (Error& mistake : mistakes) {
-    if (first.size() == kShownMistakes) break;
-    first.push_back(std::move(mistake));
+    if (first.size() < kShownMistakes) {
+      first.push_back(std::move(mistake));
+    } else if (const auto line = line_of(mistake.where)) {
+      const bool goes_on = !more.empty() && more.back().second + 1 == *line;
+      if (goes_on) {
+        more.back().second = *line;
+      } else {
+        more.emplace_back(*line, *line);
+      }
+    }
   }
+}
+
+int RowMistakes::Kind::report(std::size_t rows, std::string_view what) const {
+  if (count == 0) return kAnswered;
+  for (const Error& mistake : first) {
+    std::fputs(fmt::format("ns-dist: {}\n", to_text(with_flags(mistake))).c_str(), stderr);
+  }
+  std::fputs(
+      fmt::format("ns-dist: {} of {} rows {}{}\n", count, rows, what, count > kShownMistakes ? others_text(more) : "")
+          .c_str(),
+      stderr);
+  return kInputAtFault;
 }
 
 void RowMistakes::add(std::vector<Error> mistakes, std::vector<Error> unmeasured, std::size_t rows) {
@@ -150,12 +181,14 @@ void RowMistakes::add(std::vector<Error> mistakes, std::vector<Error> unmeasured
 
 int RowMistakes::report(const std::string& input) const {
   if (rows_ == 0) std::fputs(fmt::format("ns-dist: {}: no rows\n", input).c_str(), stderr);
-  const int answered = cli::report(unanswered_.first, unanswered_.count, rows_, kUnanswered);
-  return std::max(answered, cli::report(unmeasured_.first, unmeasured_.count, rows_, kUnmeasured));
+  return std::max(unanswered_.report(rows_, kUnanswered), unmeasured_.report(rows_, kUnmeasured));
 }
 
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows) {
-  return report(mistakes, mistakes.size(), rows, kUnanswered);
+  if (mistakes.empty()) return kAnswered;
+  RowMistakes all;
+  all.add(mistakes, {}, rows);
+  return all.report("");
 }
 
 }  // namespace ns_dist::cli

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/catalog.h"
@@ -71,14 +73,16 @@ class RowMistakes {
  private:
   struct Kind {
     std::vector<Error> first;
+    std::vector<std::pair<std::int64_t, std::int64_t>> more;  // ranges of lines, of the rows behind these
     std::size_t count = 0;
     void add(std::vector<Error> mistakes);
+    int report(std::size_t rows, std::string_view what) const;  // its exit code
   };
   Kind unanswered_, unmeasured_;
   std::size_t rows_ = 0;
 };
 
-// Prints the first twenty mistakes and how many there are; returns the exit code.
+// Prints the first twenty mistakes, how many there are, and in which lines the others are; returns the exit code.
 int report_rows(const std::vector<Error>& mistakes, std::size_t rows);
 
 }  // namespace ns_dist::cli

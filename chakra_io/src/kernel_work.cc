@@ -9,6 +9,7 @@
 
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/operator_text.h"
 #include "pytorch_operators.h"
 #include "symbolic_operators.h"
@@ -57,13 +58,10 @@ Result<std::vector<double>> factors_from(std::string_view text, std::size_t oper
                  fmt::format("attribute ns_dist_factor is \"{}\"", printable(text.substr(0, 60))), "",
                  fmt::format("a number above 0, at most {}{}", kMost, more)});
   };
-  for (std::string_view rest = text;;) {
-    const std::size_t bar = rest.find('|');
-    const auto factor = number_from<double>(rest.substr(0, bar));
+  for (const std::string_view part : split_at(text, "|")) {
+    const auto factor = number_from<double>(part);
     if (!factor || !(*factor > 0) || *factor > kMost) return wrong();
     out.push_back(*factor);
-    if (bar == std::string_view::npos) break;
-    rest.remove_prefix(bar + 1);
   }
   if (out.size() == 1) out.resize(operators, out.front());
   if (out.size() != operators) return wrong();

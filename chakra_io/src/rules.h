@@ -49,7 +49,7 @@ constexpr const FeederKind* feeder_kind(CollectiveKind kind) {
   return found == kFeederKinds.end() ? nullptr : found;
 }
 
-// Of a node that check_node lets pass.
+// Of a node that Rules::check lets pass.
 inline const FeederKind& checked_kind(TraceCollective trace) {
   const FeederKind* found = feeder_kind(trace);
   NS_EXPECTS(found != nullptr);

@@ -8,6 +8,7 @@
 
 #include "kernel_work.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/split_at.h"
 
 namespace ns_dist::chakra {
 namespace {
@@ -19,20 +20,10 @@ constexpr double kWithStates = 5;
 bool whole(double x) { return x >= 1 && x <= kMostElements && x == std::floor(x); }
 std::int64_t count(double x) { return static_cast<std::int64_t>(x); }
 
-std::vector<std::string_view> dimensions_of(std::string_view shape) {
-  std::vector<std::string_view> out;
-  while (true) {
-    const std::size_t comma = shape.find(',');
-    out.push_back(shape.substr(0, comma));
-    if (comma == std::string_view::npos) return out;
-    shape.remove_prefix(comma + 1);
-  }
-}
-
 // Dimensions of an operand that its product sums over.
 std::vector<std::string_view> summed(const SymbolicTensor& operand, const SymbolicTensor& output) {
-  std::vector<std::string_view> kept = dimensions_of(output.shape), out;
-  for (const std::string_view dimension : dimensions_of(operand.shape)) {
+  std::vector<std::string_view> kept = split_at(output.shape, ","), out;
+  for (const std::string_view dimension : split_at(operand.shape, ",")) {
     const auto found = std::find(kept.begin(), kept.end(), dimension);
     if (found == kept.end()) {
       out.push_back(dimension);

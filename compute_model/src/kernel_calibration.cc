@@ -469,7 +469,8 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
   const KernelReader reader(table, gpu.id);
   std::map<std::pair<std::string, DType>, std::vector<Observation>> families;
   std::map<std::pair<std::string, DType>, Error> too_fast;  // the first row of each
-  std::map<std::string, std::size_t> of_others;             // rows, by the GPU that they name
+  std::string other;                                        // a GPU that rows name
+  LeftOutRows left_out;
   std::size_t above_peak = 0;
   for (std::size_t i = 0; i < table.row_count(); ++i) {
     NS_TRY(const KernelRow row, reader.row(i));
@@ -481,11 +482,16 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
       return fail(std::move(error));
     }
     if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) {
-      ++of_others[shortened(row.gpu)];
+      if (other.empty()) other = shortened(row.gpu);
+      left_out.add(fmt::format("of {}, not of {}", shortened(row.gpu), gpu.id), where);
       continue;
     }
     if (row.doubtful) continue;
-    NS_TRY(const double latency_ms, measured_ms(row.latency_ms, row.bad_latency, where));
+    if (!row.latency_ms) {
+      left_out.add(std::string(kWithoutTime), where);
+      continue;
+    }
+    const double latency_ms = *row.latency_ms;
     auto forecast = model->forecast(row.work);
     if (!forecast) {
       forecast.error().where = where;
@@ -508,9 +514,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
                                 std::log(forecast->floor / forecast->latency),
                                 {{table.line(i)}}});
   }
-  std::vector<std::string> found;
-  for (const auto& [other, rows] : of_others)
-    found.push_back(fmt::format("{} row{} of {}, not of {}: left out", rows, rows == 1 ? "" : "s", other, gpu.id));
+  std::vector<std::string> found = left_out.notes();
   if (above_peak > 0) {
     found.push_back(fmt::format(
         "{} row{} faster than the peak rate of {}, which no forecast is: is the peak of the GPU's file right?",
@@ -538,11 +542,11 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
                     key.first, name_of(key.second), 100 * family.after, 100 * family.before));
   }
   if (calibration.families.empty()) {
-    const bool elsewhere = families.empty() && !of_others.empty();
+    const bool elsewhere = families.empty() && !other.empty();
     Error error =
         wrong(table.where(),
               fmt::format("{} of {}{}", found_noise ? "no usable measurements" : "too few measurements", gpu.id,
-                          elsewhere ? fmt::format("; the rows are of {}", of_others.begin()->first) : ""),
+                          elsewhere ? fmt::format("; the rows are of {}", other) : ""),
               fmt::format("at least {} kernels of one operator family and number format; a few dozen are better",
                           kFewestRows));
     if (!elsewhere) error.hint = fmt::format("{}", fmt::join(found, "; "));

@@ -42,11 +42,6 @@ std::string list_of(const AstraSystem& system, Number&& of) {
 
 }  // namespace
 
-std::string_view name_of(AstraTopology topology) {
-  constexpr std::array<std::string_view, 3> kNames = {"Ring", "FullyConnected", "Switch"};
-  return kNames[static_cast<std::size_t>(topology)];
-}
-
 AstraDimension astra_dimension(const FabricLevel& level, std::int64_t npus) {
   AstraDimension d;
   d.topology = topology_of(level);

@@ -13,6 +13,7 @@
 #include "ns_dist/hash.h"
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/lower_case.h"
+#include "ns_dist/internal/split_at.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -185,11 +186,8 @@ std::string did_you_mean(std::string_view near, std::string otherwise) {
 Catalog Catalog::standard() {
   Catalog catalog;
   if (const char* path = std::getenv("NS_DIST_PATH"); path != nullptr) {
-    std::string_view rest = path;
-    while (!rest.empty()) {
-      const std::size_t colon = rest.find(':');
-      if (colon != 0) catalog.folders_.emplace_back(rest.substr(0, colon));
-      rest = colon == std::string_view::npos ? std::string_view() : rest.substr(colon + 1);
+    for (const std::string_view folder : split_at(path, ":")) {
+      if (!folder.empty()) catalog.folders_.emplace_back(folder);
     }
   }
   catalog.folders_.push_back(share_folder());

@@ -323,6 +323,19 @@ Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_
   return fail(std::move(error));
 }
 
+void LeftOutRows::add(std::string what, std::string where) {
+  ++rows_.try_emplace(std::move(what), 0, std::move(where)).first->second.first;
+}
+
+std::vector<std::string> LeftOutRows::notes() const {
+  std::vector<std::string> notes;
+  for (const auto& [what, rows] : rows_) {
+    const auto& [count, first] = rows;
+    notes.push_back(fmt::format("{} row{} {}: left out, the first at {}", count, count == 1 ? "" : "s", what, first));
+  }
+  return notes;
+}
+
 std::string csv_cell(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');

@@ -7,18 +7,6 @@
 
 namespace ns_dist {
 
-std::string_view name_of(Stream stream) {
-  constexpr std::array<std::string_view, kStreamCount> kNames = {"compute", "tp", "ep",         "cp",         "fsdp",
-                                                                 "host",    "dp", "pp_forward", "pp_backward"};
-  return kNames[static_cast<std::size_t>(stream)];
-}
-
-std::string_view name_of(Category category) {
-  constexpr std::array<std::string_view, kCategoryCount> kNames = {
-      "forward", "backward", "recompute", "optimizer", "tp", "cp", "ep", "pp", "dp", "launches", "other"};
-  return kNames[static_cast<std::size_t>(category)];
-}
-
 std::vector<NodeId> ExecutionGraph::topological_order() const {
   const std::uint32_t count = node_count();
   // Successors in compressed rows: cross-lane edges first counted, then placed.

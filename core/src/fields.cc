@@ -9,6 +9,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/internal/with_commas.h"
 
@@ -64,17 +65,15 @@ Result<std::size_t> read_name(std::string_view text, std::span<const std::string
 Result<EnumSet> read_set(const Field& field, std::string_view text, std::span<const std::string_view> names,
                          std::string_view expected) {
   EnumSet set = 0;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    const auto found = read_name(trimmed(text.substr(0, comma)), names);
+  for (const std::string_view part : split_at(text, ",")) {
+    const auto found = read_name(trimmed(part), names);
     if (!found) {
       return fail({ErrorCode::kInvalidInput, found.error().message, std::string(field.name), std::string(expected),
                    fmt::format("the modules are {}", fmt::join(names, ", "))});
     }
     set |= EnumSet{1} << *found;
-    if (comma == std::string_view::npos) return set;
-    text = text.substr(comma + 1);
   }
+  return set;
 }
 
 std::string set_text(EnumSet set, std::span<const std::string_view> names) {
@@ -161,9 +160,8 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
     value.clear();
     return {};
   }
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    const auto number = read_positive_number(trimmed(rest.substr(0, comma)), kFastestStage);
+  for (const std::string_view part : split_at(text, ",")) {
+    const auto number = read_positive_number(trimmed(part), kFastestStage);
     const std::string hint = fmt::format("write, for example, {}=1,0.9,1,1", field.name);
     if (!number) return fail_at(field, number.error(), hint);
     if (*number < 1 / kFastestStage) {
@@ -173,8 +171,6 @@ Result<void> read_field(const Field& field, std::string_view text, std::vector<d
           hint);
     }
     numbers.push_back(*number);
-    if (comma == std::string_view::npos) break;
-    rest = rest.substr(comma + 1);
   }
   value = std::move(numbers);
   return {};

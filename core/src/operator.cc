@@ -22,7 +22,7 @@ double d(std::int64_t value) { return static_cast<double>(value); }
 
 Bytes elements(double count, DType dtype) { return count * size_of(dtype); }
 
-std::string_view name_of(Epilogue epilogue) {
+std::string_view suffix(Epilogue epilogue) {
   constexpr std::array<std::string_view, 5> kNames = {"", " +bias", " +bias+gelu", " +accumulate_fp32", " +accumulate"};
   return kNames[static_cast<std::size_t>(epilogue)];
 }
@@ -31,7 +31,7 @@ std::string_view suffix(Pass pass) { return pass == Pass::kForward ? "" : " back
 
 std::string suffix(Pass pass, Library library) {
   return fmt::format("{}{}{}", suffix(pass), library == Library::kDefault ? "" : " by ",
-                     library == Library::kDefault ? "" : enumerator_name(library));
+                     library == Library::kDefault ? "" : name_of(library));
 }
 
 // Keys that some query looks at.
@@ -188,16 +188,23 @@ Work work_of(const Convolution& op, DType dtype) {
 
 Work work_of(const UnknownOperator& op, DType) { return {op.flops, op.read, op.written}; }
 
+// Whole numbers are at least 1, but for those that `may_be_zero` names; others are finite and not negative.
 struct Check {
   std::vector<Error> errors;
+  std::string_view may_be_zero;
 
-  void positive(std::string_view name, std::int64_t value) {
+  void member(std::string_view name, std::int64_t value) {
+    if (name == may_be_zero) return member(name, d(value));
     if (value <= 0) add(name, std::to_string(value), "a whole number of at least 1");
   }
-  void not_negative(std::string_view name, double value) {
+  void member(std::string_view name, double value) {
     if (!(value >= 0) || !std::isfinite(value))
       add(name, fmt::format("{:.6g}", value), "a finite number of at least 0");
   }
+  void member(std::string_view name, Bytes value) { member(name, value / B); }
+  void member(std::string_view name, Flops value) { member(name, value / FLOP); }
+  template <class Other>
+  void member(std::string_view, const Other&) {}
   void add(std::string_view name, const std::string& value, std::string expected) {
     Error error;
     error.message = std::string(name) + " is " + value;
@@ -207,50 +214,25 @@ struct Check {
   }
 };
 
-void check(Check& c, const Gemm& op) {
-  c.positive("batch", op.batch), c.positive("m", op.m), c.positive("n", op.n), c.positive("k", op.k);
-}
-void check(Check& c, const Attention& op) {
-  c.positive("batch", op.batch), c.positive("heads", op.heads), c.positive("kv_heads", op.kv_heads);
-  c.positive("query_length", op.query_length), c.positive("key_length", op.key_length);
-  c.positive("head_dim", op.head_dim), c.positive("value_dim", op.value_dim);
-  c.not_negative("window", d(op.window)), c.positive("in_a_row", op.in_a_row);
-  if (op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads != 0) {
-    c.add("heads", std::to_string(op.heads), "a multiple of kv_heads (" + std::to_string(op.kv_heads) + ")");
+template <class Kind>
+void check(Check& c, const Kind& op) {
+  if constexpr (std::is_same_v<Kind, Attention>) c.may_be_zero = "window";
+  if constexpr (std::is_same_v<Kind, Convolution>) c.may_be_zero = "padding";
+  visit_members(op, [&](std::string_view name, const auto& value) { c.member(name, value); });
+  if constexpr (std::is_same_v<Kind, Attention>) {
+    if (op.heads > 0 && op.kv_heads > 0 && op.heads % op.kv_heads != 0) {
+      c.add("heads", std::to_string(op.heads), "a multiple of kv_heads (" + std::to_string(op.kv_heads) + ")");
+    }
   }
-}
-void check(Check& c, const Softmax& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
-void check(Check& c, const Normalization& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
-void check(Check& c, const Elementwise& op) {
-  c.positive("elements", op.elements), c.not_negative("inputs", op.inputs), c.not_negative("outputs", op.outputs);
-  c.not_negative("flops_per_element", op.flops_per_element);
-}
-void check(Check& c, const Embedding& op) {
-  c.positive("tokens", op.tokens), c.positive("hidden", op.hidden), c.positive("vocabulary", op.vocabulary);
-}
-void check(Check& c, const CrossEntropy& op) { c.positive("rows", op.rows), c.positive("columns", op.columns); }
-void check(Check& c, const OptimizerStep& op) { c.positive("parameters", op.parameters); }
-void check(Check& c, const GroupedGemm& op) {
-  c.positive("experts", op.experts), c.positive("rows", op.rows), c.positive("n", op.n), c.positive("k", op.k);
-}
-void check(Check& c, const MixtureOfExperts& op) {
-  c.positive("tokens", op.tokens), c.positive("hidden", op.hidden), c.positive("intermediate", op.intermediate);
-  c.positive("experts", op.experts), c.positive("top_k", op.top_k), c.not_negative("skew", op.skew);
-  if (op.top_k > op.experts)
-    c.add("top_k", std::to_string(op.top_k), "at most experts (" + std::to_string(op.experts) + ")");
-}
-void check(Check& c, const Copy& op) { c.not_negative("bytes", op.bytes / B); }
-void check(Check& c, const Convolution& op) {
-  c.positive("batch", op.batch), c.positive("in_channels", op.in_channels), c.positive("in_height", op.in_height);
-  c.positive("in_width", op.in_width), c.positive("out_channels", op.out_channels), c.positive("kernel", op.kernel);
-  c.positive("stride", op.stride), c.not_negative("padding", d(op.padding));
-  if (c.errors.empty() && (op.out_height() < 1 || op.out_width() < 1)) {
-    c.add("kernel", std::to_string(op.kernel), "at most the padded input");
+  if constexpr (std::is_same_v<Kind, MixtureOfExperts>) {
+    if (op.top_k > op.experts)
+      c.add("top_k", std::to_string(op.top_k), "at most experts (" + std::to_string(op.experts) + ")");
   }
-}
-void check(Check& c, const UnknownOperator& op) {
-  c.not_negative("flops", op.flops / FLOP), c.not_negative("read", op.read / B);
-  c.not_negative("written", op.written / B);
+  if constexpr (std::is_same_v<Kind, Convolution>) {
+    if (c.errors.empty() && (op.out_height() < 1 || op.out_width() < 1)) {
+      c.add("kernel", std::to_string(op.kernel), "at most the padded input");
+    }
+  }
 }
 
 }  // namespace
@@ -268,11 +250,6 @@ double attended_pairs(const Attention& op) {
 
 double Convolution::out_height() const { return extent(*this, in_height); }
 double Convolution::out_width() const { return extent(*this, in_width); }
-
-std::string_view name_of(Bound bound) {
-  constexpr std::array<std::string_view, 5> kNames = {"compute", "memory", "launch", "bandwidth", "latency"};
-  return kNames[static_cast<std::size_t>(bound)];
-}
 
 namespace {
 
@@ -311,7 +288,7 @@ std::string to_text(const Operator& op) {
       Overloaded{
           [](const Gemm& o) {
             return fmt::format("gemm {}{}x{}x{} {}{}{}{}", o.batch == 1 ? "" : fmt::format("{}x", o.batch), o.m, o.n,
-                               o.k, name_of(o.layout), name_of(o.epilogue),
+                               o.k, name_of(o.layout), suffix(o.epilogue),
                                o.scaling == Scaling::kBlock ? " block-scaled" : "",
                                o.quantizes ? " with quantization" : "");
           },
@@ -325,7 +302,7 @@ std::string to_text(const Operator& op) {
           },
           [](const Softmax& o) { return fmt::format("softmax {}x{}{}", o.rows, o.columns, suffix(o.pass, o.library)); },
           [](const Normalization& o) {
-            return fmt::format("{} {}x{}{}", enumerator_name(o.kind), o.rows, o.columns, suffix(o.pass, o.library));
+            return fmt::format("{} {}x{}{}", name_of(o.kind), o.rows, o.columns, suffix(o.pass, o.library));
           },
           [](const Elementwise& o) {
             return fmt::format("{} {} elements, {:.6g} in, {:.6g} out{}", o.name, o.elements, o.inputs, o.outputs,
@@ -340,7 +317,7 @@ std::string to_text(const Operator& op) {
           [](const OptimizerStep& o) { return fmt::format("optimizer {} parameters", o.parameters); },
           [](const GroupedGemm& o) {
             return fmt::format("grouped_gemm {} experts {}x{}x{} {}{}{}{}", o.experts, o.rows, o.n, o.k,
-                               name_of(o.layout), name_of(o.epilogue),
+                               name_of(o.layout), suffix(o.epilogue),
                                o.scaling == Scaling::kBlock ? " block-scaled" : "",
                                o.one_kernel ? " in one kernel" : "");
           },

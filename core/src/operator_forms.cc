@@ -10,6 +10,7 @@
 
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
@@ -279,22 +280,22 @@ std::string_view write_attention(const OperatorKind& kind, ColumnTexts& c) {
   add_unless(c, "d_v", o.value_dim, o.head_dim);
   add_unless<std::int64_t>(c, "window", o.window, 0);
   add_unless<std::int64_t>(c, "deterministic", o.deterministic ? 1 : 0, 0);
-  c.emplace_back("library", enumerator_name(o.library));
+  c.emplace_back("library", name_of(o.library));
   return "attention";
 }
 
 std::string_view write_softmax(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<Softmax>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
-  c.emplace_back("library", enumerator_name(o.library));
+  c.emplace_back("library", name_of(o.library));
   return "softmax";
 }
 
 std::string_view write_normalization(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<Normalization>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
-  c.emplace_back("library", enumerator_name(o.library));
-  return enumerator_name(o.kind);
+  c.emplace_back("library", name_of(o.library));
+  return name_of(o.kind);
 }
 
 std::string_view write_elementwise(const OperatorKind& kind, ColumnTexts& c) {
@@ -319,7 +320,7 @@ std::string_view write_embedding(const OperatorKind& kind, ColumnTexts& c) {
 std::string_view write_cross_entropy(const OperatorKind& kind, ColumnTexts& c) {
   const auto& o = std::get<CrossEntropy>(kind);
   c.insert(c.end(), {{"b", text_of(o.rows)}, {"h", text_of(o.columns)}});
-  c.emplace_back("library", enumerator_name(o.library));
+  c.emplace_back("library", name_of(o.library));
   return "cross_entropy";
 }
 
@@ -529,23 +530,14 @@ void OperatorFields::note(std::string problem, std::string expected) {
 std::span<const OperatorForm> operator_forms() { return kForms; }
 
 std::vector<std::string_view> words_of(std::string_view list) {
-  std::vector<std::string_view> words;
-  while (!list.empty()) {
-    const std::size_t end = std::min(list.find(' '), list.size());
-    words.push_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return words;
+  return list.empty() ? std::vector<std::string_view>() : split_at(list, " ");
 }
 
 const OperatorForm* find_operator_form(std::string_view name) {
   for (const OperatorForm& form : kForms) {
     if (form.family == name) return &form;
-    for (std::string_view rest = form.aliases; !rest.empty();) {
-      const std::size_t end = std::min(rest.find(' '), rest.size());
-      if (rest.substr(0, end) == name) return &form;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    const std::vector<std::string_view> aliases = words_of(form.aliases);
+    if (std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return &form;
   }
   return nullptr;
 }

@@ -12,6 +12,7 @@
 
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/operator_members.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/operator_forms.h"
 
 namespace ns_dist {
@@ -54,7 +55,7 @@ std::string written(const std::string& value) { return escaped(value); }
 std::string written(Bytes value) { return written(value / units::B); }
 std::string written(Flops value) { return written(value / units::FLOP); }
 template <class Enum>
-requires std::is_enum_v<Enum> std::string written(Enum value) { return std::string(enumerator_name(value)); }
+requires std::is_enum_v<Enum> std::string written(Enum value) { return std::string(name_of(value)); }
 
 template <class Number>
 bool read_number(std::string_view text, Number* out) {
@@ -187,13 +188,11 @@ Result<Operator> operator_from_spec(std::string_view spec) {
 
 Result<std::vector<Operator>> operators_from_specs(std::string_view specs) {
   std::vector<Operator> out;
-  while (true) {
-    const std::size_t bar = specs.find('|');
-    NS_TRY(Operator op, operator_from_spec(specs.substr(0, bar)));
+  for (const std::string_view spec : split_at(specs, "|")) {
+    NS_TRY(Operator op, operator_from_spec(spec));
     out.push_back(std::move(op));
-    if (bar == std::string_view::npos) return out;
-    specs.remove_prefix(bar + 1);
   }
+  return out;
 }
 
 }  // namespace ns_dist

@@ -90,7 +90,7 @@ Result<void> read_field(const Field& field, std::string_view text, Recomputation
 }
 
 std::string field_text(const Recomputation& value) {
-  std::string text(enumerator_name(value.recompute));
+  std::string text(name_of(value.recompute));
   if (value.recompute == Recompute::kFull && value.layers > 0) text += fmt::format(":{}", value.layers);
   if (value.recompute == Recompute::kFull && value.together > 1) text += fmt::format(":uniform:{}", value.together);
   if (value.recompute == Recompute::kOperators && value.products == KeptProducts::kAll) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/parallel_plan.h"
 #include "readers.h"
 
@@ -46,18 +47,13 @@ void add_torus(JsonReader& reader, FabricLevel level, std::vector<FabricLevel>& 
   constexpr std::int64_t kMostUnits = 10'000'000;
   constexpr std::size_t kMostLevels = 6;
   std::vector<std::int64_t> sizes;
-  std::string_view rest = text;
-  for (bool more = !text.empty(); more;) {
-    const std::size_t cross = rest.find('x');
-    const std::string_view word = rest.substr(0, cross);
+  for (const std::string_view word : split_at(text, "x")) {
     const auto size = number_from<std::int64_t>(word);
     if (!size || *size < 2 || *size > kMostUnits) {
       sizes.clear();
       break;
     }
     sizes.push_back(*size);
-    more = cross != std::string_view::npos;
-    if (more) rest.remove_prefix(cross + 1);
   }
   if (sizes.empty() || sizes.size() > kMostLevels) {
     return reader.note("torus", fmt::format("\"{}\" is no torus", text),

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ns_dist/fields.h"
+#include "ns_dist/internal/split_at.h"
 #include "readers.h"
 
 namespace ns_dist {
@@ -18,16 +19,13 @@ FieldLimit read_limit(JsonReader& reader) {
 
 bool FieldLimit::allows(std::string_view text) const {
   bool one_of_values = values.empty();
-  for (std::string_view rest = text;;) {
-    const std::size_t end = rest.find_first_of(":,");
-    const std::string_view word = rest.substr(0, end);
+  for (const std::string_view word : split_at(text, ":,")) {
     for (const std::string& each : except) {
       if (each == word || (each == "N" && is_whole_number(word))) return false;
     }
     one_of_values |= std::find(values.begin(), values.end(), word) != values.end();
-    if (end == std::string_view::npos) return one_of_values;
-    rest = rest.substr(end + 1);
   }
+  return one_of_values;
 }
 
 Result<Framework> read_framework(std::string_view json, const std::string& where) {

@@ -29,7 +29,7 @@ CalibrationCurve read_curve(JsonReader& reader) {
   CalibrationCurve curve;
   curve.cluster = reader.text("cluster", Presence::kOptional);
   curve.gpu = reader.text("gpu", Presence::kOptional);
-  curve.fabric = network::name_of(reader.enumerator<network::LinkClass>("fabric"));
+  curve.fabric = name_of(reader.enumerator<network::LinkClass>("fabric"));
   curve.architecture = reader.text("architecture", Presence::kOptional);
   curve.link = reader.number("link_gb_per_s", 0, kFastestLink, Presence::kOptional, 0) * (units::GB / units::s);
   curve.kind = reader.enumerator<CollectiveKind>("collective");

@@ -13,13 +13,22 @@
 namespace ns_dist::network {
 
 enum class Protocol { kLl, kLl128, kSimple };
-inline constexpr std::size_t kProtocolCount = 3;
-inline constexpr std::array<Protocol, kProtocolCount> kProtocols = {Protocol::kLl, Protocol::kLl128, Protocol::kSimple};
-constexpr std::string_view name_of(Protocol protocol) {
-  constexpr std::array<std::string_view, kProtocolCount> kNames = {"ll", "ll128", "simple"};
-  return kNames[static_cast<std::size_t>(protocol)];
-}
 
+// Fabrics that behave alike; measured corrections are kept per class and generation.
+enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
+
+}  // namespace ns_dist::network
+namespace ns_dist {
+template <>
+inline constexpr auto kEnumeratorNames<network::Protocol> = std::to_array<std::string_view>({"ll", "ll128", "simple"});
+template <>
+inline constexpr auto kEnumeratorNames<network::LinkClass> = std::to_array<std::string_view>({"nvlink", "pcie", "xgmi",
+                                                                                              "network"});
+}  // namespace ns_dist
+namespace ns_dist::network {
+
+inline constexpr std::array kProtocols = {Protocol::kLl, Protocol::kLl128, Protocol::kSimple};
+inline constexpr std::size_t kProtocolCount = kProtocols.size();
 using PerProtocol = std::array<double, kProtocolCount>;
 constexpr double of(const PerProtocol& values, Protocol protocol) { return values[static_cast<std::size_t>(protocol)]; }
 
@@ -29,18 +38,6 @@ enum class Generation { kVolta, kAmpere, kHopper, kBlackwell };
 // The generation whose constants describe the architecture of a GPU best ("ampere", "blackwell-ultra", "cdna3", ...).
 Generation nccl_generation_of(std::string_view architecture);
 
-// Fabrics that behave alike; measured corrections are kept per class and generation.
-enum class LinkClass { kNvlink, kPcie, kXgmi, kNetwork };
-
-}  // namespace ns_dist::network
-namespace ns_dist {
-template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<network::LinkClass> = {"nvlink", "pcie", "xgmi",
-                                                                                         "network"};
-}  // namespace ns_dist
-namespace ns_dist::network {
-
-constexpr std::string_view name_of(LinkClass link_class) { return enumerator_name(link_class); }
 LinkClass link_class_of(FabricKind kind);
 
 inline constexpr std::int64_t kOpenRing = -1;

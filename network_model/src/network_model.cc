@@ -32,10 +32,10 @@ using network::Protocol;
 using network::Tier;
 
 constexpr std::array<NetworkAlgorithm, network::kProtocolCount> kProtocolTable = {{
-    {network::name_of(Protocol::kLl), "8-byte stores of 4 bytes of data and a flag: least latency, half the bandwidth"},
-    {network::name_of(Protocol::kLl128),
+    {name_of(Protocol::kLl), "8-byte stores of 4 bytes of data and a flag: least latency, half the bandwidth"},
+    {name_of(Protocol::kLl128),
      "128-byte stores with an 8-byte flag: low latency, 0.92 of a ring's bandwidth; needs NVLink's store order"},
-    {network::name_of(Protocol::kSimple), "whole slices and a semaphore: full bandwidth"},
+    {name_of(Protocol::kSimple), "whole slices and a semaphore: full bandwidth"},
 }};
 
 std::string names_of(std::span<const NetworkAlgorithm> table) {

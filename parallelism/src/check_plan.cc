@@ -243,9 +243,8 @@ void check_metrics(const Model&, const ParallelPlan& plan, const Training&, Chec
 
 void check_unused_inner(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
   if (plan.cp_inner <= 0 || plan.cp_comm == ContextExchange::kHierarchical) return;
-  check.fail_at("plan/cp_inner",
-                fmt::format("{} exchanges no heads among some of the ranks", enumerator_name(plan.cp_comm)), "0",
-                "use plan/cp_comm=a2a+p2p, or plan/cp_inner=0");
+  check.fail_at("plan/cp_inner", fmt::format("{} exchanges no heads among some of the ranks", name_of(plan.cp_comm)),
+                "0", "use plan/cp_comm=a2a+p2p, or plan/cp_inner=0");
 }
 
 // Each context-parallel rank has a part from the beginning of the sequence and one from its end.
@@ -400,13 +399,13 @@ void check_weights(const Model&, const ParallelPlan& plan, const Training&, Chec
   if (plan.weights == WeightStorage::kMaster) return;
   const bool sharded = plan.weights == WeightStorage::kLow && is_fsdp(plan);
   if (plan.zero != ZeroStage::kNone && !sharded) {
-    check.fail_at("plan/zero", fmt::format("weights in {} are those of PyTorch alone", enumerator_name(plan.weights)),
+    check.fail_at("plan/zero", fmt::format("weights in {} are those of PyTorch alone", name_of(plan.weights)),
                   plan.weights == WeightStorage::kLow ? "0, or 3 of PyTorch's FSDP (plan/zero_library)" : "0",
                   "use plan/zero=0, or plan/weights=master");
   }
   if (plan.grad_accumulation != GradAccumulation::kLow) {
     check.fail_at("plan/grad_accumulation", "autograd adds up gradients in the format of the weights",
-                  std::string(enumerator_name(GradAccumulation::kLow)),
+                  std::string(name_of(GradAccumulation::kLow)),
                   "use plan/grad_accumulation=low, or plan/weights=master");
   }
 }

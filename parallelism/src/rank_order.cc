@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/planner.h"
 
 namespace ns_dist {
@@ -32,16 +33,12 @@ Result<std::vector<std::string_view>> rank_order(const ParallelPlan& plan) {
   std::vector<std::string_view> order;
   order.reserve(kDimensions.size());
   const auto position = [&](std::string_view name) { return std::find(order.begin(), order.end(), name); };
-  for (std::string_view rest = plan.order;;) {
-    const std::size_t end = rest.find('-');
-    const std::string_view name = rest.substr(0, end);
+  for (const std::string_view name : split_at(plan.order, "-")) {
     const auto known = std::find_if(kDimensions.begin(), kDimensions.end(),
                                     [name](const Dimension& dimension) { return dimension.name == name; });
     if (known == kDimensions.end()) return refuse(fmt::format("\"{}\" is no parallel dimension", name));
     if (position(name) != order.end()) return refuse(fmt::format("{} is named twice", name));
     order.push_back(known->name);
-    if (end == std::string_view::npos) break;
-    rest = rest.substr(end + 1);
   }
   for (const Dimension& dimension : kDimensions) {
     if (position(dimension.name) != order.end()) continue;

@@ -41,6 +41,28 @@ const PipelineSchedule& default_schedule() {
 
 }  // namespace
 
+Result<std::vector<PassList>> PipelineSchedule::orders(const ScheduleShape& shape) const {
+  const auto refuse = [](std::string message, const char* where, std::string expected, std::string hint) {
+    return fail({ErrorCode::kInfeasible, std::move(message), where, std::move(expected), std::move(hint)});
+  };
+  if (!has_chunks(shape.chunks)) {
+    return refuse(fmt::format("{} runs {} model chunk{} a stage, not {}", name, least_chunks,
+                              least_chunks == 1 ? "" : "s", shape.chunks),
+                  "plan/vpp", fmt::format("{}", least_chunks), fmt::format("write plan/vpp={}", least_chunks));
+  }
+  if (pairs_stages && shape.stages % 2 != 0) {
+    return refuse(fmt::format("{} pairs the stages, and {} is odd", name, shape.stages), "plan/pp",
+                  "an even number of stages", fmt::format("plan/pp={}", shape.stages + 1));
+  }
+  if (pairs_stages && shape.microbatches % 2 != 0) {
+    return refuse(
+        fmt::format("{} sends half of the microbatches from each end, and {} is odd", name, shape.microbatches),
+        "training/global_batch", "an even number of microbatches",
+        fmt::format("training/global_batch that gives {} microbatches", shape.microbatches + 1));
+  }
+  return pass_lists(shape);
+}
+
 Result<const PipelineSchedule*> pipeline_schedule(std::string_view name) {
   if (const PipelineSchedule* schedule = named(name)) return schedule;
   std::vector<std::string> names;

@@ -92,9 +92,7 @@ std::string against_the_user(const std::vector<Assignment>& set, const Scenario&
     const bool on = each.text == field_text(true);
     const auto all =
         std::find_if(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& some) {
-          const auto& members = some.stands_for;
-          return from.named.names.contains(some.field.name) &&
-                 std::find(members.begin(), members.end(), each.field) != members.end();
+          return from.named.names.contains(some.field.name) && some.covers(each.field);
         });
     if (all == scenario_fields().end()) {
       yours.push_back(fmt::format("{}={}", each.field, field_text(!on)));

@@ -52,10 +52,10 @@ Result<void> check_format(const Scenario& scenario) {
   }
   for (const Precision usual : {Precision::kFp32, Precision::kFp16, Precision::kBf16, Precision::kFp8}) {
     const bool holds = size_of(product_type(usual)) >= size_of(product_type(asked));
-    if (holds && runs(usual)) hint = fmt::format("write training/dtype={}", enumerator_name(usual));
+    if (holds && runs(usual)) hint = fmt::format("write training/dtype={}", name_of(usual));
   }
-  return fail({ErrorCode::kInvalidInput, fmt::format("{} has no rate for {}", gpu.id, enumerator_name(asked)),
-               "training/dtype", fmt::format("one of {}", fmt::join(all, ", ")), hint});
+  return fail({ErrorCode::kInvalidInput, fmt::format("{} has no rate for {}", gpu.id, name_of(asked)), "training/dtype",
+               fmt::format("one of {}", fmt::join(all, ", ")), hint});
 }
 
 // What check_plan, which comes after it, cannot know: room on the cluster.

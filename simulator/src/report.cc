@@ -152,11 +152,10 @@ ordered_json resolved_inputs(const Scenario& scenario) {
   norm.library = plan.norm_library;
   const Library loss = loss_library_of(plan);
   ordered_json json;
-  json["attention_library"] = plan.flash_attention
-                                  ? ordered_json(enumerator_name(library_of(attention, scenario.cluster.gpu)))
-                                  : ordered_json();
-  json["norm_library"] = enumerator_name(library_of(norm));
-  json["loss_library"] = loss == Library::kDefault ? "fused" : enumerator_name(loss);
+  json["attention_library"] =
+      plan.flash_attention ? ordered_json(name_of(library_of(attention, scenario.cluster.gpu))) : ordered_json();
+  json["norm_library"] = name_of(library_of(norm));
+  json["loss_library"] = loss == Library::kDefault ? "fused" : name_of(loss);
   json["etp"] = expert_tp(plan);
   json["vocabulary_multiple"] = vocabulary_multiple_of(plan);
   json["expert_launch_cost_s"] = scenario.host.expert_launch_cost / units::s;

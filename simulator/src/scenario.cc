@@ -77,17 +77,6 @@ Result<void> use_framework(const Framework& framework, Scenario& scenario, Field
   return {};
 }
 
-// The default of a field that a framework may set; nothing where there is no such field.
-std::optional<std::string> default_of(std::string_view field) {
-  const Scenario defaults;
-  std::optional<std::string> text;
-  const auto find = [&](const Field& each, const auto& value) {
-    if (each.name == field) text = field_text(value);
-  };
-  visit_tables([&](const auto& table) { visit_fields(find, table); }, defaults);
-  return text;
-}
-
 // What `framework` sets and nobody has changed since.
 std::vector<Assignment> still_set(const Framework& framework, const Scenario& scenario) {
   std::vector<Assignment> set;
@@ -100,9 +89,10 @@ std::vector<Assignment> still_set(const Framework& framework, const Scenario& sc
 
 // It goes back to its default: the next framework decides.
 void leave_framework(const Framework& old, Scenario& scenario, const FieldNames& given) {
+  static const Scenario kDefaults;
   for (const Assignment& assignment : still_set(old, scenario)) {
     if (given.contains(assignment.field)) continue;
-    if (const auto text = default_of(assignment.field)) (void)assign(scenario, {assignment.field, *text});
+    (void)assign(scenario, {assignment.field, value_text(kDefaults, assignment.field)});
   }
 }
 

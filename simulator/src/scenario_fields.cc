@@ -11,6 +11,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/network_model.h"
@@ -153,9 +154,9 @@ Result<std::vector<Assignment>> read_overlap(std::string_view said) {
                  fmt::format("none, all, or some of {}", fmt::join(names, ",")), std::move(hint)});
   };
   std::vector<bool> on(names.size(), text == "all");
-  for (std::string_view rest = text; text != "none" && text != "all";) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view name = trimmed(rest.substr(0, comma));
+  const bool alone = text == "none" || text == "all";
+  for (const std::string_view part : alone ? std::vector<std::string_view>() : split_at(text, ",")) {
+    const std::string_view name = trimmed(part);
     if (name == "none" || name == "all") {
       return refuse(fmt::format("\"{}\" stands alone, and \"{}\" is a list", name, text),
                     "ns-dist search tries both with --overlap-grad-reduce on,off and its like");
@@ -163,8 +164,6 @@ Result<std::vector<Assignment>> read_overlap(std::string_view said) {
     const auto which = read_name(name, names);
     if (!which) return refuse(which.error().message, which.error().hint);
     on[*which] = true;
-    if (comma == std::string_view::npos) break;
-    rest = rest.substr(comma + 1);
   }
   std::vector<Assignment> set;
   for (std::size_t i = 0; i < names.size(); ++i) set.push_back({std::string(overlap.stands_for[i]), field_text(on[i])});
@@ -337,16 +336,6 @@ std::string field_text(const SlowRank& value) {
 
 bool wants_layout(const FieldLimit& limit) { return limit.field == kLayoutField && !limit.allows(kEvenLayout); }
 
-bool is_fact(std::string_view field) {
-  return field == kExpertsFact || field == kStagesFact || field == kKeyHeadsFact || field == kAttentionFact ||
-         field == kMicrobatchesFact;
-}
-
-bool asks_for_microbatches(const FieldLimit& limit) {
-  return std::any_of(limit.when.begin(), limit.when.end(),
-                     [](const FieldLimit& each) { return each.field == kMicrobatchesFact; });
-}
-
 namespace {
 
 constexpr std::string_view kBelowStages = "below 1", kBelowTwice = "below 2", kTwiceOrMore = "2 or more";
@@ -357,46 +346,84 @@ std::string_view microbatches_of_stages(const Scenario& scenario) {
   return microbatches < stages ? kBelowStages : microbatches < 2 * stages ? kBelowTwice : kTwiceOrMore;
 }
 
+bool divides_key_heads(const Scenario& scenario) {
+  if (has_sparse_attention(scenario.model)) return true;  // no exchange of heads
+  const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
+  const std::vector<AttentionHeads> all = all_heads(scenario.model);
+  return std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {
+    return (scenario.model.mla ? of.heads : of.kv_heads) % ranks == 0;
+  });
+}
+
+constexpr std::string_view kMicrobatchesFact = "plan/microbatches_per_stage";
+
+// What a framework's limits may ask for, too, and nobody sets.
+struct Fact {
+  std::string_view name;
+  std::string (*value)(const Scenario&);
+  std::string (*text)(std::string_view value);  // in words
+  std::array<std::string_view, 2> reads = {};   // fields with whose values alone it changes; none: with most of them
+};
+constexpr std::array kFacts = {
+    Fact{"model/experts", [](const Scenario& s) { return std::to_string(s.model.moe ? s.model.moe->experts : 0); },
+         [](std::string_view value) { return fmt::format("{} experts", value); }},
+    Fact{"plan/stages",  // whether all stages and chunks have as many layers
+         [](const Scenario& s) -> std::string {
+           return !s.plan.pipeline_layout.is_even() || divides_without_rest(s.model, s.plan) ? "even" : "uneven";
+         },
+         [](std::string_view value) { return fmt::format("{} stages", value); }},
+    Fact{"model/attention",  // the keys that queries read
+         [](const Scenario& s) -> std::string {
+           return s.model.compressed ? "compressed" : s.model.indexer ? "chosen" : "usual";
+         },
+         [](std::string_view value) {
+           return value == "usual" ? "attention to all keys" : fmt::format("attention to {} keys", value);
+         }},
+    // Whether the key-value heads of a tensor-parallel rank can be divided over its context-parallel ranks.
+    Fact{"plan/key_heads",
+         [](const Scenario& s) -> std::string { return divides_key_heads(s) ? "divided" : "copied"; },
+         [](std::string_view value) -> std::string {
+           return value == "divided" ? "heads of keys that tp x cp divides"
+                                     : "fewer heads of keys than tp x cp, or not a multiple of it";
+         },
+         {"plan/tp", "plan/cp"}},
+    Fact{kMicrobatchesFact, [](const Scenario& s) { return std::string(microbatches_of_stages(s)); },
+         [](std::string_view value) -> std::string {
+           return value == kBelowStages  ? "fewer microbatches than stages"
+                  : value == kBelowTwice ? "fewer microbatches than twice the stages"
+                                         : "two microbatches a stage or more";
+         }},
+};
+const Fact* find_fact(std::string_view field) {
+  const auto* found =
+      std::find_if(kFacts.begin(), kFacts.end(), [field](const Fact& each) { return each.name == field; });
+  return found == kFacts.end() ? nullptr : found;
+}
+
 }  // namespace
 
+bool is_fact(std::string_view field) { return find_fact(field) != nullptr; }
+
+bool asks_for_microbatches(const FieldLimit& limit) {
+  return std::any_of(limit.when.begin(), limit.when.end(),
+                     [](const FieldLimit& each) { return each.field == kMicrobatchesFact; });
+}
+
 std::string fact_text(std::string_view field, std::string_view value) {
-  if (field == kExpertsFact) return fmt::format("{} experts", value);
-  if (field == kStagesFact) return fmt::format("{} stages", value);
-  if (field == kMicrobatchesFact) {
-    return value == kBelowStages  ? "fewer microbatches than stages"
-           : value == kBelowTwice ? "fewer microbatches than twice the stages"
-                                  : "two microbatches a stage or more";
-  }
-  if (field == kAttentionFact)
-    return value == "usual" ? "attention to all keys" : fmt::format("attention to {} keys", value);
-  return value == "divided" ? "heads of keys that tp x cp divides"
-                            : "fewer heads of keys than tp x cp, or not a multiple of it";
+  const Fact* fact = find_fact(field);
+  NS_EXPECTS(fact != nullptr);
+  return fact->text(value);
 }
 
 bool depends_on(std::string_view field, std::string_view other) {
-  if (field == kKeyHeadsFact) return other == "plan/tp" || other == "plan/cp";
-  return field == other;
+  const Fact* fact = find_fact(field);
+  if (fact == nullptr || fact->reads.front().empty()) return field == other;
+  return std::find(fact->reads.begin(), fact->reads.end(), other) != fact->reads.end();
 }
 
 std::string value_of(const Scenario& scenario, std::string_view field) {
-  if (field == kExpertsFact) return std::to_string(scenario.model.moe ? scenario.model.moe->experts : 0);
-  if (field == kAttentionFact)
-    return scenario.model.compressed ? "compressed" : scenario.model.indexer ? "chosen" : "usual";
-  if (field == kStagesFact) {
-    const bool even = !scenario.plan.pipeline_layout.is_even() || divides_without_rest(scenario.model, scenario.plan);
-    return even ? "even" : "uneven";
-  }
-  if (field == kMicrobatchesFact) return std::string(microbatches_of_stages(scenario));
-  if (field == kKeyHeadsFact) {
-    if (has_sparse_attention(scenario.model)) return "divided";  // no exchange of heads
-    const std::int64_t ranks = std::max<std::int64_t>(1, scenario.plan.tp * scenario.plan.cp);
-    const std::vector<AttentionHeads> all = all_heads(scenario.model);
-    const bool divided = std::all_of(all.begin(), all.end(), [&](const AttentionHeads& of) {
-      return (scenario.model.mla ? of.heads : of.kv_heads) % ranks == 0;
-    });
-    return divided ? "divided" : "copied";
-  }
-  return value_text(scenario, field);
+  const Fact* fact = find_fact(field);
+  return fact != nullptr ? fact->value(scenario) : value_text(scenario, field);
 }
 
 std::string value_text(const Scenario& scenario, std::string_view field) {

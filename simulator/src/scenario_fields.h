@@ -34,13 +34,7 @@ Result<T> named_by(std::string_view field, Result<T> found) {
   return found;
 }
 
-// What a framework's limits may ask for, too, and nobody sets: the model's number of experts; whether all stages and
-// chunks have as many layers ("even", "uneven"; divides_without_rest); whether the key-value heads of a tensor-parallel
-// rank can be divided over its context-parallel ranks ("divided", "copied"); the keys that
-// queries read ("usual", "chosen", "compressed"); microbatches over stages ("below 1", "below 2", "2 or more").
-inline constexpr std::string_view kExpertsFact = "model/experts", kStagesFact = "plan/stages",
-                                  kAttentionFact = "model/attention", kKeyHeadsFact = "plan/key_heads",
-                                  kMicrobatchesFact = "plan/microbatches_per_stage";
+// Whether a framework's limits may ask for it although nobody sets it (kFacts).
 bool is_fact(std::string_view field);
 // Whether the limit asks for microbatches. How many there are depends on most of a plan.
 bool asks_for_microbatches(const FieldLimit& limit);

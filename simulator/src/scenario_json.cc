@@ -118,13 +118,10 @@ template <class Io, HasTable Table>
 void table_fields(Io& io, Table& table) {
   visit_fields(
       [&io](const Field& field, auto& value) {
-        switch (field.in_reports) {
-          case InReports::kAlways:
-            io(field.key(), value, field.least);
-            break;
-          case InReports::kOptional:
-            io.optional(field.key(), value);
-            break;
+        if (field.in_every_report) {
+          io(field.key(), value, field.least);
+        } else {
+          io.optional(field.key(), value);
         }
         io.check(field, value);
       },
@@ -230,7 +227,7 @@ class Writer {
   template <class T>
   static ordered_json of(T& value) {
     if constexpr (std::is_enum_v<T>) {
-      return enumerator_name(value);
+      return name_of(value);
     } else if constexpr (HasOwnText<T>) {
       return field_text(value);
     } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {

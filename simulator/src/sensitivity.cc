@@ -8,6 +8,7 @@
 
 #include "ns_dist/catalog.h"
 #include "ns_dist/internal/lower_case.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/memory.h"
 #include "ns_dist/network_model.h"
@@ -155,9 +156,8 @@ std::vector<std::string_view> part_names() {
 Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
   constexpr std::string_view kHint = "write, for example, --what-if \"inter-bandwidth x2, launch-cost x0.5\"";
   std::vector<PartChange> changes;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view item = trimmed(rest.substr(0, comma));
+  for (const std::string_view piece : split_at(text, ",")) {
+    const std::string_view item = trimmed(piece);
     const std::size_t blank = item.find(' ');
     const std::string_view name = item.substr(0, blank);
     const Part* part = find(name);
@@ -180,9 +180,8 @@ Result<std::vector<PartChange>> read_part_changes(std::string_view text) {
       return fail(bad_change(fmt::format("{} is there twice", part->id), "each part once"));
     }
     changes.push_back({std::string(part->id), *number});
-    if (comma == std::string_view::npos) return changes;
-    rest.remove_prefix(comma + 1);
   }
+  return changes;
 }
 
 Result<std::vector<Sensitivity>> sensitivities(const Scenario& scenario, double share) {

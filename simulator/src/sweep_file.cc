@@ -51,10 +51,7 @@ std::string text_of(const ordered_json& value) {
 }  // namespace
 
 bool set_the_same(const FieldDescription& a, const FieldDescription& b) {
-  const auto stands_for = [](const FieldDescription& all, const FieldDescription& one) {
-    return std::find(all.stands_for.begin(), all.stands_for.end(), one.field.name) != all.stands_for.end();
-  };
-  return a.field.name == b.field.name || stands_for(a, b) || stands_for(b, a);
+  return a.field.name == b.field.name || a.covers(b.field.name) || b.covers(a.field.name);
 }
 
 Result<std::vector<FieldValues>> read_sweep(std::string_view text, const std::string& path) {

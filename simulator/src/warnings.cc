@@ -213,10 +213,9 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
   const Precision precision = scenario.training.precision;
   if (const std::string_view reason = reason_against(gpu, precision); !reason.empty()) {
     found.push_back(
-        {"unsupported_format",
-         fmt::format("training/dtype={} does not run on {}: {}; it is forecast at the "
-                     "rate of {}",
-                     enumerator_name(precision), gpu.name, reason, enumerator_name(product_type(precision)))});
+        {"unsupported_format", fmt::format("training/dtype={} does not run on {}: {}; it is forecast at the "
+                                           "rate of {}",
+                                           name_of(precision), gpu.name, reason, name_of(product_type(precision)))});
   }
   if (!is_known_architecture(gpu.architecture)) {
     const std::string near = nearest_name(gpu.architecture, {kArchitectures.begin(), kArchitectures.end()});
@@ -266,7 +265,7 @@ void add_unsupported(const Scenario& scenario, std::vector<Warning>& found) {
          fmt::format("cuDNN's and FlashAttention's kernels read 16 or 8 bits, not {}: frameworks run attention "
                      "unfused (plan/flash_attention=off), or PyTorch's memory-efficient kernel; the "
                      "forecast supposes a fused kernel that nobody measured",
-                     enumerator_name(scenario.training.precision))});
+                     name_of(scenario.training.precision))});
   }
 }
 
@@ -311,7 +310,7 @@ std::optional<Warning> unaligned_products(const Scenario& scenario, const WorkTa
         "unsupported_format",
         fmt::format("{} multiplies {}: TransformerEngine refuses training/dtype={} where rows are no multiple "
                     "of {} or columns none of {}",
-                    item.name, what, enumerator_name(precision), multiples.rows, multiples.columns)};
+                    item.name, what, name_of(precision), multiples.rows, multiples.columns)};
   }
   return std::nullopt;
 }

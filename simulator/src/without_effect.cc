@@ -44,7 +44,7 @@ Reason one_kernel_of_experts(const Scenario& s) {
 
 Reason not_quantized(const Scenario& s) {
   if (quantizes(s.training.precision)) return "";
-  return fmt::format("training/dtype is {}", enumerator_name(s.training.precision));
+  return fmt::format("training/dtype is {}", name_of(s.training.precision));
 }
 
 Reason not_fp8(const Scenario& s) {
@@ -285,10 +285,8 @@ bool is_one_of_all(std::string_view field, std::span<const Assignment> set, cons
     });
   };
   return std::any_of(scenario_fields().begin(), scenario_fields().end(), [&](const FieldDescription& whole) {
-    const auto& members = whole.stands_for;
-    return named.names.contains(whole.field.name) &&
-           std::find(members.begin(), members.end(), field) != members.end() &&
-           std::all_of(members.begin(), members.end(), is_on);
+    return named.names.contains(whole.field.name) && whole.covers(field) &&
+           std::all_of(whole.stands_for.begin(), whole.stands_for.end(), is_on);
   });
 }
 
@@ -338,7 +336,7 @@ void add_schedule(const Scenario& scenario, Ineffective& found) {
       found.add(
           fmt::format("plan/schedule={} hides no tokens of experts under plan/zero={}, whose layers gather weights or "
                       "reduce gradients in turn; plan/zero=1 lets it",
-                      plan.schedule, enumerator_name(plan.zero)));
+                      plan.schedule, name_of(plan.zero)));
     }
   } else if (schedule.most_chunks == 0 && plan.vpp == 1 && plan.pp > 1) {
     found.add(
@@ -358,24 +356,30 @@ void add_rounds(const Scenario& scenario, Ineffective& found) {
       "plan/zero=1 does, and their shares beside them; plan/vpp=2 or more makes shorter rounds");
 }
 
+constexpr std::array kRecomputeModules = std::to_array<std::pair<RecomputeModule, Reason (*)(const Scenario&)>>({
+    {RecomputeModule::kMoeActivation, no_experts},
+    {RecomputeModule::kMoe, no_experts},
+    {RecomputeModule::kSharedExperts,
+     [](const Scenario& s) -> Reason {
+       if (!s.model.moe) return no_experts(s);
+       return s.model.moe->shared_experts == 0 ? "the model has no shared experts" : "";
+     }},
+    {RecomputeModule::kMlp,
+     [](const Scenario& s) -> Reason {
+       return has_layers(s.model, &LayerKind::feed_forward, FeedForward::kDense) ? "" : "all layers have experts";
+     }},
+    {RecomputeModule::kLatentUpProjection,
+     [](const Scenario& s) -> Reason { return s.model.mla ? "" : "the model has no latent attention"; }},
+});
+
 void add_recomputation(const Scenario& scenario, Ineffective& found) {
   const ParallelPlan& plan = scenario.plan;
   if (plan.recompute != Recompute::kSelective || plan.passes == Passes::kForward) return;
   const auto has = [&](RecomputeModule module) { return (plan.recompute_modules & set_of(module)) != 0; };
-  for (const RecomputeModule module :
-       {RecomputeModule::kMoeActivation, RecomputeModule::kMoe, RecomputeModule::kSharedExperts}) {
-    if (has(module) && !scenario.model.moe) {
-      found.add(fmt::format("{} in plan/recompute", enumerator_name(module)), no_experts(scenario));
-    }
-  }
-  if (has(RecomputeModule::kSharedExperts) && scenario.model.moe && scenario.model.moe->shared_experts == 0) {
-    found.add("shared_experts in plan/recompute", "the model has no shared experts");
-  }
-  if (has(RecomputeModule::kMlp) && !has_layers(scenario.model, &LayerKind::feed_forward, FeedForward::kDense)) {
-    found.add("mlp in plan/recompute", "all layers have experts");
-  }
-  if (has(RecomputeModule::kLatentUpProjection) && !scenario.model.mla) {
-    found.add("mla_up_proj in plan/recompute", "the model has no latent attention");
+  for (const auto& [module, reason] : kRecomputeModules) {
+    if (!has(module)) continue;
+    const Reason why = reason(scenario);
+    if (!why.empty()) found.add(fmt::format("{} in plan/recompute", name_of(module)), why);
   }
   // With delayed scaling the projection keeps a cast of the output, and the core keeps the output itself.
   const bool frees_output = delays_scaling(plan, scenario.training.precision);
@@ -399,7 +403,7 @@ void add_layers(const Scenario& scenario, std::span<const std::int64_t> layers, 
   if (plan.offload_activations > most) found.add(fmt::format("a plan/offload_activations above {}", most), held);
   if (quantizes(scenario.training.precision) &&
       plan.bf16_first_layers + plan.bf16_last_layers >= scenario.model.layers) {
-    found.add(fmt::format("training/dtype={}", enumerator_name(scenario.training.precision)),
+    found.add(fmt::format("training/dtype={}", name_of(scenario.training.precision)),
               "plan/bf16_first_layers and plan/bf16_last_layers are all layers");
   }
   if (plan.recompute == Recompute::kFull && most > 0 && plan.recompute_layers > most) {

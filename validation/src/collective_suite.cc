@@ -13,6 +13,7 @@
 #include "ns_dist/astra_formulas.h"
 #include "ns_dist/collective_table.h"
 #include "ns_dist/internal/number_from.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/kernel_table.h"
 
 namespace ns_dist {
@@ -117,16 +118,6 @@ NetworkModelOptions with(NetworkCalibration calibration) {
   NetworkModelOptions options;
   options.calibration = std::make_shared<const NetworkCalibration>(std::move(calibration));
   return options;
-}
-
-std::vector<std::string> parts_of(std::string_view text) {
-  std::vector<std::string> parts;
-  for (;;) {
-    const std::size_t end = text.find('x');
-    parts.emplace_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text = text.substr(end + 1);
-  }
 }
 
 class Suite {
@@ -273,10 +264,11 @@ class Suite {
       }
       ++suite_.rows;
       AstraSystem system;
-      const auto topologies = parts_of(rows.text("topology_per_dim")), npus = parts_of(rows.text("npus_per_dim")),
-                 bandwidths = parts_of(rows.text("bandwidth_GiBps_per_dim")),
-                 latencies = parts_of(rows.text("latency_ns_per_dim")),
-                 algorithms = parts_of(rows.text("algorithm_per_dim"));
+      const auto topologies = split_at(rows.text("topology_per_dim"), "x"),
+                 npus = split_at(rows.text("npus_per_dim"), "x"),
+                 bandwidths = split_at(rows.text("bandwidth_GiBps_per_dim"), "x"),
+                 latencies = split_at(rows.text("latency_ns_per_dim"), "x"),
+                 algorithms = split_at(rows.text("algorithm_per_dim"), "x");
       bool readable = npus.size() == topologies.size() && bandwidths.size() == topologies.size() &&
                       latencies.size() == topologies.size() && algorithms.size() == topologies.size();
       for (std::size_t d = 0; readable && d < topologies.size(); ++d) {
@@ -287,7 +279,7 @@ class Suite {
                    latency = number_from<double>(latencies[d]);
         readable = count && bandwidth && latency && *count >= 1 && *count < 1e9;
         if (!readable) break;
-        system.dimensions.push_back({topology, static_cast<std::int64_t>(*count), *bandwidth, *latency, algorithms[d]});
+        system.dimensions.push_back({topology, static_cast<std::int64_t>(*count), *bandwidth, *latency, std::string(algorithms[d])});
       }
       system.splits = rows.whole("preferred_dataset_splits", 1);
       system.active_chunks = rows.whole("active_chunks_per_dimension", 1);

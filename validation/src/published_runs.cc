@@ -119,8 +119,7 @@ CudaGraphs recorded_graphs(std::string_view notes, const Model& model) {
   CudaGraphs graphs;
   for (std::size_t i = 0; i < names_of<LayerModule>().size(); ++i) {
     const auto module = static_cast<LayerModule>(i);
-    if (parts.find(fmt::format("'{}'", enumerator_name(module))) != std::string_view::npos)
-      graphs.modules |= set_of(module);
+    if (parts.find(fmt::format("'{}'", name_of(module))) != std::string_view::npos) graphs.modules |= set_of(module);
   }
   return graphs.any() ? graphs : graphs_of_layers(model);
 }
@@ -225,7 +224,7 @@ void read_norm(JsonReader& reader, CollectedRun& run, bool across_nodes) {
   if (const std::string schedule = reader.text("schedule"); schedule != "none") spec.set("plan/schedule", schedule);
   const std::string recompute = reader.text("recompute");
   for (const Recompute known : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    if (recompute == enumerator_name(known)) spec.set("plan/recompute", known);
+    if (recompute == name_of(known)) spec.set("plan/recompute", known);
   }
   const std::string dtype = reader.text("dtype");  // "bf16", "fp8", "mxfp8", ...
   const auto known = enumerator_from_name<Precision>(dtype);

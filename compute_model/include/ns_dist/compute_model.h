@@ -22,8 +22,7 @@ struct KernelCalibration;
 // that the board's power allows, as in a training step.
 enum class Mode { kBurst, kSustained };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Mode> = {"burst", "sustained"};
-constexpr std::string_view name_of(Mode mode) { return enumerator_name(mode); }
+inline constexpr auto kEnumeratorNames<Mode> = std::to_array<std::string_view>({"burst", "sustained"});
 
 struct ComputeModelOptions {
   Mode mode = Mode::kSustained;

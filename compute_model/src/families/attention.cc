@@ -145,7 +145,7 @@ std::string class_of(const Machine& machine, const Attention& op, DType dtype) {
   const std::string_view generation = kernels_of(machine.gpu);
   std::string name;
   name.reserve(96);
-  name.append(enumerator_name(op.library));
+  name.append(name_of(op.library));
   name.append(op.pass == Pass::kForward ? " forward" : " backward");
   if (op.library == Library::kCudnn) {
     name.append(" ").append(generation);
@@ -282,7 +282,7 @@ Estimate estimate_by_sum(const Machine& machine, const Attention& op, DType dtyp
   estimate.bound = Bound::kCompute;
   estimate.method = "products, exponentials and waves at the library's rates";
   if (steps.on()) {
-    steps.add("library", enumerator_name(op.library));
+    steps.add("library", name_of(op.library));
     for (std::size_t t = 0; t < kAttentionTerms.size(); ++t) {
       if (parts[t] > 0) steps.add(std::string(kAttentionTerms[t]) + "_s", parts[t], kAttentionNotes[t]);
     }

@@ -79,7 +79,7 @@ TermSum sum_of(const Machine& machine, const Normalization& op, DType dtype, con
   const double rows = static_cast<double>(op.rows), columns = static_cast<double>(op.columns);
   const double element = size_of(dtype) / units::B, clocks = machine.sms * machine.clock_rate;
   TermSum sum;
-  sum.kernel.append(enumerator_name(kernels.library))
+  sum.kernel.append(name_of(kernels.library))
       .append(op.pass == Pass::kForward ? " forward/" : " backward/")
       .append(machine.gpu.id);
   sum.prior = kNormPrior;
@@ -124,7 +124,7 @@ Estimate estimate_normalization(const Machine& machine, const Normalization& op,
   estimate.bound = 2 * memory > estimate.seconds - parts[0] ? Bound::kMemory : Bound::kLaunch;
   estimate.method = "traffic, rows and columns at the library's rates";
   if (steps.on()) {
-    steps.add("library", enumerator_name(kernels.library));
+    steps.add("library", name_of(kernels.library));
     for (std::size_t t = 0; t < kNormTerms.size(); ++t) {
       if (parts[t] > 0) steps.add(std::string(kNormTerms[t]) + "_s", parts[t], kNormNotes[t]);
     }

@@ -143,7 +143,7 @@ constinit const PredictorKind kTrainingAttentionPredictor = {
              (op.dtype == DType::kFp8 ? 1U : 0U);
     },
     [](std::size_t kernel_class) {
-      return fmt::format("{} {}, {} B", enumerator_name((kernel_class & 4) != 0 ? Library::kFlash2 : Library::kCudnn),
+      return fmt::format("{} {}, {} B", name_of((kernel_class & 4) != 0 ? Library::kFlash2 : Library::kCudnn),
                          (kernel_class & 2) != 0 ? "backward" : "forward", (kernel_class & 1) != 0 ? 1 : 2);
     },
     &kAttentionSum};

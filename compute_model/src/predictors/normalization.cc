@@ -52,7 +52,7 @@ constinit const PredictorKind kNormalizationPredictor = {
     },
     [](std::size_t kernel_class) {
       constexpr std::array<Library, 3> kLibraries = {Library::kCudnn, Library::kCompiled, Library::kEager};
-      return fmt::format("{} {}", enumerator_name(kLibraries[kernel_class / 2 % 3]),
+      return fmt::format("{} {}", name_of(kLibraries[kernel_class / 2 % 3]),
                          kernel_class % 2 == 1 ? "backward" : "forward");
     },
     &kNormalizationSum};

@@ -275,7 +275,7 @@ std::string csv_rows(const CsvTable& table, const KernelForecasts& forecasts) {
     answered.append_row(table, i, out);
     const Forecast& f = forecasts.forecasts[i];
     if (f.latency > Seconds()) {
-      fmt::format_to(back, FMT_COMPILE("{:.6g},{:.6g},{:.6g},{:.4f},{},{},{},\"{}\",{},{}\n"), f.latency / units::ms,
+      fmt::format_to(back, FMT_COMPILE("{:.6g},{:.6g},{:.6g},{:.4g},{},{},{},\"{}\",{},{}\n"), f.latency / units::ms,
                      f.low / units::ms, f.high / units::ms, f.utilization, name_of(f.bound), f.tile, f.waves, f.method,
                      f.extrapolated ? 1 : 0, f.power > Watts() ? fmt::format("{:.4g}", f.power / units::W) : "");
     } else {

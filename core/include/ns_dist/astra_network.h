@@ -4,6 +4,7 @@
 // ASTRA-Sim at 518bd513, astra-network-analytical at 599a0473.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,8 +17,10 @@
 namespace ns_dist {
 
 enum class AstraTopology { kRing, kFullyConnected, kSwitch };
-
-std::string_view name_of(AstraTopology topology);  // "Ring", ... as the network yml spells them
+// As the network yml spells them.
+template <>
+inline constexpr auto kEnumeratorNames<AstraTopology> = std::to_array<std::string_view>({"Ring", "FullyConnected",
+                                                                                         "Switch"});
 
 // The algorithm of each collective in one dimension, as the system json spells it: "ring", "direct", "direct<window>",
 // "halvingDoubling"; empty where a list of the system json is too short to reach the dimension.

@@ -29,9 +29,10 @@ enum class FabricKind {
 };
 
 template <>
-inline constexpr std::array<std::string_view, 11> kEnumeratorNames<FabricKind> = {
-    "nvlink", "nvswitch", "xgmi", "ualink", "pcie", "infiniband", "roce", "ethernet", "efa", "slingshot", "omni-path"};
-constexpr std::string_view name_of(FabricKind kind) { return enumerator_name(kind); }
+inline constexpr auto kEnumeratorNames<FabricKind> = std::to_array<std::string_view>({"nvlink", "nvswitch", "xgmi",
+                                                                                      "ualink", "pcie", "infiniband",
+                                                                                      "roce", "ethernet", "efa",
+                                                                                      "slingshot", "omni-path"});
 
 // Whether it joins nodes, and not GPUs inside one.
 constexpr bool is_network(FabricKind kind) {

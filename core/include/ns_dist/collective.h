@@ -26,10 +26,9 @@ enum class CollectiveKind {
 
 // As nccl-tests spells them.
 template <>
-inline constexpr std::array<std::string_view, 10> kEnumeratorNames<CollectiveKind> = {
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-    "reduce",     "gather",     "scatter",        "barrier",    "send_recv"};
-constexpr std::string_view name_of(CollectiveKind kind) { return enumerator_name(kind); }
+inline constexpr auto kEnumeratorNames<CollectiveKind> =
+    std::to_array<std::string_view>({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
+                                     "gather", "scatter", "barrier", "send_recv"});
 
 // `size` is the full buffer, as nccl-tests counts it: all-reduce the buffer, all-gather the gathered output,
 // reduce-scatter the whole input, all-to-all the send buffer of a rank, send_recv the message.

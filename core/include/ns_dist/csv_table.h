@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ns_dist/result.h"
@@ -28,6 +30,18 @@ std::optional<double> usable_latency(std::string_view text);
 Error bad_latency(std::string_view text, std::string where);
 // Of a row that has to be measured: its latency_ms, or `bad`, which stands there and is no time. Error: it has none.
 Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_view bad, std::string where);
+
+// Rows that a command leaves out, counted by what they are: "of a100, not of h100".
+class LeftOutRows {
+ public:
+  void add(std::string what, std::string where);
+  bool empty() const { return rows_.empty(); }
+  std::vector<std::string> notes() const;  // "12 rows of a100, not of h100: left out, the first at mine.csv:7"
+
+ private:
+  std::map<std::string, std::pair<std::size_t, std::string>> rows_;  // their number, and where the first is
+};
+inline constexpr std::string_view kWithoutTime = "without a time in latency_ms";
 
 // A text as a cell of a CSV, whose lines are rows: what would end a line becomes a space.
 std::string csv_cell(std::string text);

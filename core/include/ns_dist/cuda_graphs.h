@@ -15,8 +15,8 @@ namespace ns_dist {
 // (docs/user-guide/features/cuda_graph.md, --cuda-graph-modules). kMoe: all of the experts' layer but the two before.
 enum class LayerModule : std::uint8_t { kAttention, kMamba, kMlp, kMoeRouter, kMoePreprocess, kMoe };
 template <>
-inline constexpr std::array<std::string_view, 6> kEnumeratorNames<LayerModule> = {
-    "attn", "mamba", "mlp", "moe_router", "moe_preprocess", "moe"};
+inline constexpr auto kEnumeratorNames<LayerModule> =
+    std::to_array<std::string_view>({"attn", "mamba", "mlp", "moe_router", "moe_preprocess", "moe"});
 
 // Nothing ("off"), the whole step ("on"), or modules of each layer ("attn,moe_router"), whose neighbors share a graph.
 struct CudaGraphs {

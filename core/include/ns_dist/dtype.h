@@ -17,9 +17,8 @@ inline constexpr std::array<DType, kDTypeCount> kAllDTypes = {DType::kFp64, DTyp
                                                               DType::kBf16, DType::kFp8,  DType::kFp4};
 
 template <>
-inline constexpr std::array<std::string_view, kDTypeCount> kEnumeratorNames<DType> = {"fp64", "fp32", "tf32", "fp16",
-                                                                                      "bf16", "fp8",  "fp4"};
-constexpr std::string_view name_of(DType dtype) { return enumerator_name(dtype); }
+inline constexpr auto kEnumeratorNames<DType> = std::to_array<std::string_view>({"fp64", "fp32", "tf32", "fp16", "bf16",
+                                                                                 "fp8", "fp4"});
 
 // Bytes of one stored element.
 constexpr Bytes size_of(DType dtype) {

@@ -12,6 +12,7 @@
 //   ExecutionGraph graph = std::move(builder).build();
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -48,9 +49,10 @@ enum class Stream : std::uint8_t {
   kPipelineForward,
   kPipelineBackward
 };
-inline constexpr std::uint32_t kStreamCount = 9;
-// "compute", "tp", "ep", "cp", "fsdp", "host", "dp", "pp_forward", "pp_backward".
-std::string_view name_of(Stream stream);
+template <>
+inline constexpr auto kEnumeratorNames<Stream> =
+    std::to_array<std::string_view>({"compute", "tp", "ep", "cp", "fsdp", "host", "dp", "pp_forward", "pp_backward"});
+inline constexpr std::uint32_t kStreamCount = names_of<Stream>().size();
 
 // The part of the step to which the time of a node counts.
 enum class Category : std::uint8_t {
@@ -66,8 +68,11 @@ enum class Category : std::uint8_t {
   kLaunches,  // waiting for the host's launches
   kOther
 };
-inline constexpr std::uint32_t kCategoryCount = 11;
-std::string_view name_of(Category category);
+template <>
+inline constexpr auto kEnumeratorNames<Category> = std::to_array<std::string_view>({"forward", "backward", "recompute",
+                                                                                    "optimizer", "tp", "cp", "ep", "pp",
+                                                                                    "dp", "launches", "other"});
+inline constexpr std::uint32_t kCategoryCount = names_of<Category>().size();
 
 // A message from the representative of stage `from` to that of stage `to`; every rank of the stage sends its own copy
 // to the rank with the same other coordinates.

@@ -37,12 +37,6 @@ struct FieldValues {
   friend bool operator==(const FieldValues&, const FieldValues&) = default;
 };
 
-// Whether a report has the field.
-enum class InReports {
-  kAlways,
-  kOptional,  // a report of an earlier version has none, which means the default
-};
-
 inline constexpr std::int64_t kMostOfAField = 1'000'000'000;
 
 struct Field {
@@ -54,7 +48,7 @@ struct Field {
   std::int64_t least = 1;              // of a whole number
   std::int64_t most = kMostOfAField;   // the same
   std::span<const std::string_view> names = {};  // of the enumerators that a user may choose, where these are not all
-  InReports in_reports = InReports::kAlways;
+  bool in_every_report = false;  // else a report of an earlier version has none, which means the default
 
   // "tp" of "plan/tp": the key of JSON objects.
   constexpr std::string_view key() const { return name.substr(name.rfind('/') + 1); }
@@ -141,7 +135,7 @@ std::string field_text(const BoundedNumber<Kind>& value) {
   return field_text(value.value);
 }
 template <class Enum>
-requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(enumerator_name(value)); }
+requires std::is_enum_v<Enum> std::string field_text(Enum value) { return std::string(name_of(value)); }
 template <class T>
 std::string field_text(const std::optional<T>& value) {
   return value ? field_text(*value) : "";

@@ -1,18 +1,21 @@
 // The forecast of one operator or collective.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "ns_dist/names.h"
 #include "ns_dist/units.h"
 
 namespace ns_dist {
 
 enum class Bound { kCompute, kMemory, kLaunch, kBandwidth, kLatency };
-
-std::string_view name_of(Bound bound);
+template <>
+inline constexpr auto kEnumeratorNames<Bound> = std::to_array<std::string_view>({"compute", "memory", "launch",
+                                                                                 "bandwidth", "latency"});
 
 // Always floor <= latency and low <= latency <= high. low to high is a 90 % interval. `utilization` is floor / latency.
 struct Forecast {

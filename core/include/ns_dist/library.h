@@ -16,8 +16,9 @@ namespace ns_dist {
 // normalization come first, then those of attention.
 enum class Library { kDefault, kServing, kCudnn, kEager, kCompiled, kFlash2, kFlash3, kFlash1, kLiger };
 template <>
-inline constexpr std::array<std::string_view, 9> kEnumeratorNames<Library> = {
-    "default", "serving", "cudnn", "eager", "compiled", "flash-2", "flash-3", "flash-1", "liger"};
+inline constexpr auto kEnumeratorNames<Library> = std::to_array<std::string_view>({"default", "serving", "cudnn",
+                                                                                   "eager", "compiled", "flash-2",
+                                                                                   "flash-3", "flash-1", "liger"});
 constexpr std::span<const std::string_view> attention_libraries() { return names_of<Library>().first(8); }
 // Of softmax. "default": with scale and causal mask in one kernel (Megatron's scaled masked softmax).
 inline constexpr std::array<std::string_view, 2> kSoftmaxLibraries = {"default", "eager"};

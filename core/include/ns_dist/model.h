@@ -19,29 +19,30 @@ namespace ns_dist {
 enum class Activation { kGelu, kRelu, kSwiglu, kGeglu, kSquaredRelu, kGeluNew };
 enum class PositionKind { kLearned, kRotary, kAlibi, kNone };
 template <>
-inline constexpr std::array<std::string_view, 6> kEnumeratorNames<Activation> = {"gelu",  "relu",         "swiglu",
-                                                                                 "geglu", "squared_relu", "gelu_new"};
+inline constexpr auto kEnumeratorNames<Activation> = std::to_array<std::string_view>({"gelu", "relu", "swiglu", "geglu",
+                                                                                      "squared_relu", "gelu_new"});
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<PositionKind> = {"learned", "rotary", "alibi",
-                                                                                   "none"};
+inline constexpr auto kEnumeratorNames<PositionKind> = std::to_array<std::string_view>({"learned", "rotary", "alibi",
+                                                                                        "none"});
 
 // Where a branch is normalized: before it, before and behind it (Gemma 2 and 3, GLM-4), or behind it alone (OLMo 2).
 enum class NormPlacement { kPre, kSandwich, kPost };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<NormPlacement> = {"pre", "sandwich", "post"};
+inline constexpr auto kEnumeratorNames<NormPlacement> = std::to_array<std::string_view>({"pre", "sandwich", "post"});
 
 // Normalization of queries and keys: of each head (Qwen3, Gemma 3), of all heads of a token together (OLMo 2), or of
 // each head without weights (Llama 4).
 enum class QueryKeyNorm { kNone, kHead, kToken, kPlain };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<QueryKeyNorm> = {"none", "head", "token", "plain"};
+inline constexpr auto kEnumeratorNames<QueryKeyNorm> = std::to_array<std::string_view>({"none", "head", "token",
+                                                                                        "plain"});
 
 // How attention and MLP follow each other. kParallel: both read the same normalized input and are added once (GPT-J,
 // Falcon 7B, Cohere); kParallelTwoNorms: each has a norm of its own (GPT-NeoX, Falcon 40B).
 enum class Branches { kSequential, kParallel, kParallelTwoNorms };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Branches> = {"sequential", "parallel",
-                                                                               "parallel_two_norms"};
+inline constexpr auto kEnumeratorNames<Branches> = std::to_array<std::string_view>({"sequential", "parallel",
+                                                                                    "parallel_two_norms"});
 
 // Layers of a model, counted from 0: every k-th, of which the first is layer k - 1, or those that are listed.
 struct LayerSet {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -21,7 +22,9 @@ constexpr std::span<const std::string_view> names_of() {
 }
 
 template <class Enum>
-constexpr std::string_view enumerator_name(Enum value) {
+requires(std::is_enum_v<Enum> &&
+         !std::is_null_pointer_v<std::remove_const_t<decltype(kEnumeratorNames<Enum>)>>) constexpr std::string_view
+    name_of(Enum value) {
   return names_of<Enum>()[static_cast<std::size_t>(value)];
 }
 

@@ -19,27 +19,26 @@ namespace ns_dist {
 
 enum class Pass { kForward, kBackward };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Pass> = {"forward", "backward"};
+inline constexpr auto kEnumeratorNames<Pass> = std::to_array<std::string_view>({"forward", "backward"});
 
 // How A and B lie in memory (row-major unless T): the forward of a linear layer is kNT (weights n x k), its dgrad kNN
 // and its wgrad kTN.
 enum class GemmLayout { kNN, kNT, kTN, kTT };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<GemmLayout> = {"nn", "nt", "tn", "tt"};
-constexpr std::string_view name_of(GemmLayout layout) { return enumerator_name(layout); }
+inline constexpr auto kEnumeratorNames<GemmLayout> = std::to_array<std::string_view>({"nn", "nt", "tn", "tt"});
 
 // What a GEMM's epilogue does to its output before it is written.
 enum class Epilogue { kNone, kBias, kBiasGelu, kAccumulateFp32, kAccumulate };
 template <>
-inline constexpr std::array<std::string_view, 5> kEnumeratorNames<Epilogue> = {"none", "bias", "bias_gelu",
-                                                                               "accumulate_fp32", "accumulate"};
+inline constexpr auto kEnumeratorNames<Epilogue> = std::to_array<std::string_view>({"none", "bias", "bias_gelu",
+                                                                                    "accumulate_fp32", "accumulate"});
 
 // How fp8 operands are scaled: one factor a tensor (found and applied by a kernel of its own before the product), or
 // one for each 1x128 of A and 128x128 of B (DeepSeek-V3's recipe). fp4 always has one factor for 16 elements
 // (scale_bytes). fp16 and wider formats are not scaled.
 enum class Scaling { kTensor, kBlock };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<Scaling> = {"tensor", "block"};
+inline constexpr auto kEnumeratorNames<Scaling> = std::to_array<std::string_view>({"tensor", "block"});
 
 // Bytes of the factors that scale an element: 16 elements of 4 bits share one of a byte (NVFP4), 32 of 8 bits one of a
 // byte (MXFP8), and a block one of fp32 for each 128 (of weights for 128 x 128).
@@ -82,7 +81,7 @@ struct Softmax {
 
 enum class NormalizationKind { kLayerNorm, kRmsNorm };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<NormalizationKind> = {"layernorm", "rmsnorm"};
+inline constexpr auto kEnumeratorNames<NormalizationKind> = std::to_array<std::string_view>({"layernorm", "rmsnorm"});
 
 struct Normalization {
   NormalizationKind kind = NormalizationKind::kLayerNorm;

@@ -22,14 +22,14 @@ struct Model;
 // (torchtitan, distributed/activation_checkpoint.py); or only the layer's input.
 enum class Recompute { kNone, kSelective, kOperators, kFull };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<Recompute> = {"none", "selective", "operators",
-                                                                                "full"};
+inline constexpr auto kEnumeratorNames<Recompute> = std::to_array<std::string_view>({"none", "selective", "operators",
+                                                                                     "full"});
 // Modules that selective recomputation runs again, with Megatron-Core's names (transformer_config.py,
 // recompute_modules).
 enum class RecomputeModule { kCoreAttention, kNorm, kMlp, kMoeActivation, kMoe, kSharedExperts, kLatentUpProjection };
 template <>
-inline constexpr std::array<std::string_view, 7> kEnumeratorNames<RecomputeModule> = {
-    "core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"};
+inline constexpr auto kEnumeratorNames<RecomputeModule> = std::to_array<std::string_view>(
+    {"core_attn", "layernorm", "mlp", "moe_act", "moe", "shared_experts", "mla_up_proj"});
 using ModuleSet = EnumSet;  // of RecomputeModule
 // Products whose outputs recomputation by operators keeps: the first, third, fifth, ... of a layer (torchtitan until
 // 2026, _apply_op_sac), or each (its SelectiveAC).
@@ -71,43 +71,44 @@ inline constexpr bool kHasOwnText<PipelineLayout> = true;
 // parallelism).
 enum class ContextExchange { kRing, kAllGather, kAllToAll, kHierarchical };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ContextExchange> = {"p2p", "all-gather", "a2a",
-                                                                                      "a2a+p2p"};
+inline constexpr auto kEnumeratorNames<ContextExchange> = std::to_array<std::string_view>({"p2p", "all-gather", "a2a",
+                                                                                           "a2a+p2p"});
 // How tokens go to the ranks of their experts and back: a copy for each expert, by an all-to-all of all ranks
 // (Megatron-Core's all-to-all dispatcher); a copy for each node, which its GPUs copy for each other, one for each rank
 // (DeepEP, Megatron-Core's flex dispatcher); or all tokens to all ranks, by an all-gather (Megatron-Core's allgather
 // dispatcher).
 enum class ExpertDispatch { kAllToAll, kDeepEp, kAllGather };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ExpertDispatch> = {"a2a", "deepep", "all-gather"};
+inline constexpr auto kEnumeratorNames<ExpertDispatch> = std::to_array<std::string_view>({"a2a", "deepep",
+                                                                                          "all-gather"});
 // The products of a rank's experts: launched one after the other (TransformerEngine's GroupedLinear, DeepSpeed), or one
 // kernel for all (torch._grouped_mm, megablox).
 enum class ExpertProducts { kLoop, kKernel };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ExpertProducts> = {"loop", "kernel"};
+inline constexpr auto kEnumeratorNames<ExpertProducts> = std::to_array<std::string_view>({"loop", "kernel"});
 // What updates the weights: Adam each element by itself, Muon the matrices of linear layers as wholes, by their
 // orthogonalized momentum (Liu et al. 2025, arXiv 2502.16982). Embeddings, logits, norms and biases stay with Adam.
 enum class OptimizerKind { kAdam, kMuon };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<OptimizerKind> = {"adam", "muon"};
+inline constexpr auto kEnumeratorNames<OptimizerKind> = std::to_array<std::string_view>({"adam", "muon"});
 // A matrix that tensor-parallel ranks share, under Muon: each rank gathers all of it and orthogonalizes it by itself,
 // or the ranks share the products, or each orthogonalizes its own part alone (Megatron-Core, --muon-tp-mode).
 enum class MuonSplit { kDuplicated, kDistributed, kBlockwise };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MuonSplit> = {"duplicated", "distributed",
-                                                                                "blockwise"};
+inline constexpr auto kEnumeratorNames<MuonSplit> = std::to_array<std::string_view>({"duplicated", "distributed",
+                                                                                     "blockwise"});
 // Of Muon under ZeRO 1, the buffers of matrices, each of which one rank updates: they are reduced to and gathered from
 // parts of one size, so each part is as large as the largest; or gradients are summed on all ranks, weights come in
 // parts of their own sizes, and each table of the embedding belongs to one rank as well (Megatron-Core's default, and
 // its --no-use-layer-wise-param-layout).
 enum class MuonBuffers { kPadded, kWhole };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<MuonBuffers> = {"padded", "whole"};
+inline constexpr auto kEnumeratorNames<MuonBuffers> = std::to_array<std::string_view>({"padded", "whole"});
 // Format of the optimizer's moments: two of Adam, one of Muon. 8 bits: one factor a block (Dettmers et al. 2021, arXiv
 // 2110.02861).
 enum class MomentType { kFp32, kBf16, k8Bit };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = {"fp32", "bf16", "8bit"};
+inline constexpr auto kEnumeratorNames<MomentType> = std::to_array<std::string_view>({"fp32", "bf16", "8bit"});
 // What weights of a plan in 16 or fewer bits are kept in: in its storage format, with a master copy in fp32 that the
 // optimizer updates (Megatron-LM, DeepSpeed); in fp32, of which torch.autocast makes copies for the products (Trainer
 // of Hugging Face with bf16=True, Lightning's bf16-mixed): then hidden states, norms and gradients are fp32, too; or in
@@ -115,21 +116,21 @@ inline constexpr std::array<std::string_view, 3> kEnumeratorNames<MomentType> = 
 // is in the storage format, as are hidden states: fp32 is the format of the adapters (PEFT, autocast_adapter_dtype).
 enum class WeightStorage { kMaster, kFp32, kLow };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<WeightStorage> = {"master", "fp32", "low"};
+inline constexpr auto kEnumeratorNames<WeightStorage> = std::to_array<std::string_view>({"master", "fp32", "low"});
 // What frozen weights of linear layers are kept in under LoRA: as all others are; or in 4 bits with double
 // quantization, from which a kernel makes the storage format before each product (QLoRA, Dettmers et al. 2023, arXiv
 // 2305.14314).
 enum class FrozenWeights { kPlain, kNf4 };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<FrozenWeights> = {"plain", "nf4"};
+inline constexpr auto kEnumeratorNames<FrozenWeights> = std::to_array<std::string_view>({"plain", "nf4"});
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
 // BF16 optimizer), or in the weights' own format: by a kernel of its own (DeepSpeed's FP16 optimizer), or in the
 // epilogue (Megatron-LM's with grad_reduce_in_fp32 off).
 enum class GradAccumulation { kFused, kFp32, kLow, kFusedLow };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<GradAccumulation> = {"fused", "fp32", "low",
-                                                                                       "fused-low"};
+inline constexpr auto kEnumeratorNames<GradAccumulation> = std::to_array<std::string_view>({"fused", "fp32", "low",
+                                                                                            "fused-low"});
 constexpr bool is_fused(GradAccumulation how) {
   return how == GradAccumulation::kFused || how == GradAccumulation::kFusedLow;
 }
@@ -140,17 +141,17 @@ constexpr bool sums_in_fp32(GradAccumulation how) {
 // which a product that is launched at the same time keeps from the multiprocessors; or all.
 enum class TensorBlocking { kOff, kReductions, kOn };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<TensorBlocking> = {"off", "reductions", "on"};
+inline constexpr auto kEnumeratorNames<TensorBlocking> = std::to_array<std::string_view>({"off", "reductions", "on"});
 // What gradients that are reduced beside passes, and weights that are gathered so, travel in: layers, or
 // Megatron-Core's buckets (distributed_data_parallel.py): on the first stage, of the first chunk at least 40 million
 // parameters, and a million for each replica, so that rings do not wait for latency; else all of a chunk. Experts have
 // buckets of their own. A layer is not divided.
 enum class GradBuckets { kLayers, kMegatron };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<GradBuckets> = {"layers", "megatron"};
+inline constexpr auto kEnumeratorNames<GradBuckets> = std::to_array<std::string_view>({"layers", "megatron"});
 enum class ZeroStage { kNone = 0, kOptimizer = 1, kGradients = 2, kParameters = 3 };
 template <>
-inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {"0", "1", "2", "3"};
+inline constexpr auto kEnumeratorNames<ZeroStage> = std::to_array<std::string_view>({"0", "1", "2", "3"});
 // Whose ZeRO-3 runs. Default: shards have the weights' format, beside master weights in fp32 (DeepSpeed). PyTorch's
 // FSDP and FSDP2 keep fp32 shards alone and gather them in low precision; FSDP gathers the weights of a layer as one
 // buffer, which the products read; FSDP2 copies each weight out of it (_fsdp_collectives.py,
@@ -158,26 +159,27 @@ inline constexpr std::array<std::string_view, 4> kEnumeratorNames<ZeroStage> = {
 // backward_maybe_with_nosync).
 enum class ZeroLibrary { kDefault, kFsdp, kFsdp2 };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<ZeroLibrary> = {"default", "fsdp", "fsdp2"};
+inline constexpr auto kEnumeratorNames<ZeroLibrary> = std::to_array<std::string_view>({"default", "fsdp", "fsdp2"});
 // How ZeRO-1 and 2 reduce gradients: each rank gets the sums of its share; or all ranks get all sums, and each keeps
 // its share (DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py, allreduce_and_scatter).
 enum class GradientExchange { kReduceScatter, kAllReduce };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<GradientExchange> = {"reduce-scatter", "all-reduce"};
+inline constexpr auto kEnumeratorNames<GradientExchange> = std::to_array<std::string_view>({"reduce-scatter",
+                                                                                            "all-reduce"});
 // When ZeRO-2 and 3 reduce gradients: in each microbatch's backward pass (DeepSpeed), or once a round, which is the
 // backward passes of a model chunk that a stage runs with none of another chunk between them: they add their gradients
 // up in a whole buffer, which the last one reduces (Llama 3, arXiv 2407.21783, s.3.3.2; Chu et al., ISCA 2025, ZeRO-2
 // with rounds of consecutive microbatches of a virtual stage; PyTorch, no_sync of FSDP).
 enum class ReduceEach { kMicrobatch, kRound };
 template <>
-inline constexpr std::array<std::string_view, 2> kEnumeratorNames<ReduceEach> = {"microbatch", "round"};
+inline constexpr auto kEnumeratorNames<ReduceEach> = std::to_array<std::string_view>({"microbatch", "round"});
 
 // What a step runs: forward and backward passes and the optimizer; both passes without an update, so that gradients
 // grow from step to step and weights stay; or forward passes alone, as an evaluation does, whose activations nothing
 // keeps and which drops nothing out.
 enum class Passes { kTraining, kGradients, kForward };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<Passes> = {"training", "gradients", "forward"};
+inline constexpr auto kEnumeratorNames<Passes> = std::to_array<std::string_view>({"training", "gradients", "forward"});
 
 inline constexpr std::int64_t kMostRanks = 10'000'000;  // of a plan; a hundred times the largest machine built so far
 
@@ -420,116 +422,104 @@ double busiest_over_mean(const Model& model, const ParallelPlan& plan);
 
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
-  constexpr InReports kOptional = InReports::kOptional;
-  visit({.name = "plan/passes",
-         .help = "of a step: all, all but the optimizer's update, or forward passes alone",
-         .in_reports = kOptional},
+  visit({.name = "plan/passes", .help = "of a step: all, all but the optimizer's update, or forward passes alone"},
         plan.passes);
-  visit({.name = "plan/tp", .help = "tensor-parallel ranks"}, plan.tp);
-  visit({.name = "plan/pp", .help = "pipeline stages"}, plan.pp);
+  visit({.name = "plan/tp", .help = "tensor-parallel ranks", .in_every_report = true}, plan.tp);
+  visit({.name = "plan/pp", .help = "pipeline stages", .in_every_report = true}, plan.pp);
   visit({.name = "plan/dp",
          .help = "data-parallel replicas",
-         .default_text = "1; with machine/nodes or machine/gpus, as many as fill them"},
+         .default_text = "1; with machine/nodes or machine/gpus, as many as fill them",
+         .in_every_report = true},
         plan.dp);
-  visit({.name = "plan/cp", .help = "context-parallel ranks"}, plan.cp);
+  visit({.name = "plan/cp", .help = "context-parallel ranks", .in_every_report = true}, plan.cp);
   visit({.name = "plan/cp_comm",
          .help = "keys and values around a ring, gathered, exchanged for heads, or both: heads among neighbors",
-         .default_text = "p2p; all-gather with sliding windows",
-         .in_reports = kOptional},
+         .default_text = "p2p; all-gather with sliding windows"},
         plan.cp_comm);
   visit({.name = "plan/cp_inner",
          .help = "ranks of one a2a group under --cp-comm a2a+p2p",
          .default_text = "as many as lie in a node and divide the key-value heads",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.cp_inner);
-  visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)"}, plan.ep);
+  visit({.name = "plan/ep", .help = "expert-parallel ranks, a part of dp x cp (x tp / etp)", .in_every_report = true},
+        plan.ep);
   visit({.name = "plan/etp",
          .help = "tensor-parallel ranks of an expert, of several replicas if above tp; 0: as many as tp",
          .default_text = "tp",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.etp);
   visit({.name = "plan/expert_dispatch",
-         .help = "a token travels once for each of its experts (a2a), once to each node (deepep), or to all ranks",
-         .in_reports = kOptional},
+         .help = "a token travels once for each of its experts (a2a), once to each node (deepep), or to all ranks"},
         plan.expert_dispatch);
   visit({.name = "plan/expert_imbalance",
          .help = "tokens of the busiest rank, divided by the mean of the ranks that share a layer's experts",
-         .values = "X",
-         .in_reports = kOptional},
+         .values = "X"},
         plan.expert_imbalance);
   visit({.name = "plan/expert_capacity",
          .help = "tokens beyond this many times an expert's even share are dropped, others padded; 0: none",
          .values = "X",
-         .default_text = "0",
-         .in_reports = kOptional},
+         .default_text = "0"},
         plan.expert_capacity);
-  visit({.name = "plan/vpp", .help = "model chunks of a stage", .default_text = "the fewest of the schedule"},
+  visit({.name = "plan/vpp",
+         .help = "model chunks of a stage",
+         .default_text = "the fewest of the schedule",
+         .in_every_report = true},
         plan.vpp);
   visit({.name = "plan/schedule",
          .help = "ns-dist list schedules",
          .values = "NAME",
-         .default_text = "1f1b; interleaved with plan/vpp"},
+         .default_text = "1f1b; interleaved with plan/vpp",
+         .in_every_report = true},
         plan.schedule);
   visit({.name = "plan/first_stage_layers",
          .help = "layers of the stage with the embedding; 0: as many as the others",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.first_stage_layers);
   visit({.name = "plan/last_stage_layers",
          .help = "layers of the stage with the loss; 0: as many as the others",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.last_stage_layers);
-  visit({.name = "plan/account_embedding",
-         .help = "the embedding counts as a layer of its stage",
-         .in_reports = kOptional},
+  visit({.name = "plan/account_embedding", .help = "the embedding counts as a layer of its stage"},
         plan.account_embedding);
-  visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage", .in_reports = kOptional},
-        plan.account_loss);
+  visit({.name = "plan/account_loss", .help = "the loss counts as a layer of its stage"}, plan.account_loss);
   visit(
       {.name = "plan/pipeline_layout",
        .help = "what each model chunk holds, as Megatron-Core writes it: E embedding, t a layer, m a layer of --mtp, L "
                "loss, as in \"Et*3|(tt|)*29m|L\"",
-       .values = "even|TEXT",
-       .in_reports = kOptional},
+       .values = "even|TEXT"},
       plan.pipeline_layout);
   visit({.name = "plan/order",
          .help = "order of the ranks, innermost dimension first; ep stands beside dp",
-         .values = "DIMS",
-         .in_reports = kOptional},
+         .values = "DIMS"},
         plan.order);
-  visit({.name = "plan/zero", .help = "replicas share the optimizer state (1), gradients (2), weights (3, FSDP)"},
+  visit({.name = "plan/zero",
+         .help = "replicas share the optimizer state (1), gradients (2), weights (3, FSDP)",
+         .in_every_report = true},
         plan.zero);
-  visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs", .in_reports = kOptional}, plan.zero_library);
+  visit({.name = "plan/zero_library", .help = "whose ZeRO 3 runs"}, plan.zero_library);
   visit({.name = "plan/shard",
          .help = "ranks of dp x cp that share one copy of what ZeRO spreads (HSDP); 0: all",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.shard);
   visit({.name = "plan/reduce_each",
          .help = "ZeRO 2 and 3: gradients are reduced in each backward pass, or in the last one of a round: of those "
-                 "that a model chunk runs with no other chunk's between them",
-         .in_reports = kOptional},
+                 "that a model chunk runs with no other chunk's between them"},
         plan.reduce_each);
   visit({.name = "plan/gradient_exchange",
-         .help = "ZeRO 1 and 2: each replica gets the sums of its share of the gradients, or all sums (DeepSpeed)",
-         .in_reports = kOptional},
+         .help = "ZeRO 1 and 2: each replica gets the sums of its share of the gradients, or all sums (DeepSpeed)"},
         plan.gradient_exchange);
-  visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass", .in_reports = kOptional},
-        plan.reshard);
+  visit({.name = "plan/reshard", .help = "ZeRO 3: weights are freed after the forward pass"}, plan.reshard);
   visit({.name = "plan/prefetch",
          .help = "ZeRO 3: layers whose weights are gathered ahead; more than 1 take memory, not time",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.prefetch);
   Recomputation again{plan.recompute, plan.recompute_modules, plan.recompute_layers, plan.recompute_together,
                       plan.recompute_products};
   visit({.name = "plan/recompute",
          .help = "activations that the backward pass computes again: of modules; all but what attention, every second "
                  "product (or all) and exchanges return; of so many layers a chunk; of all layers, so many at one time",
-         .values = "none|selective[:MODULES]|operators[:all]|full[:LAYERS|:uniform:LAYERS]"},
+         .values = "none|selective[:MODULES]|operators[:all]|full[:LAYERS|:uniform:LAYERS]",
+         .in_every_report = true},
         again);
   if constexpr (!std::is_const_v<Plan>) {
     plan.recompute = again.recompute;
@@ -539,228 +529,184 @@ void visit_fields(Visitor&& visit, Plan& plan) {
     plan.recompute_products = again.products;
   }
   visit({.name = "plan/recompute_early_stop",
-         .help = "full recomputation of a layer stops at the last value that the backward pass reads",
-         .in_reports = kOptional},
+         .help = "full recomputation of a layer stops at the last value that the backward pass reads"},
         plan.recompute_early_stop);
   visit({.name = "plan/offload_activations",
          .help = "first layers of each chunk whose activations wait in the host's memory",
          .default_text = "0",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.offload_activations);
   visit({.name = "plan/sequence_parallel",
          .help = "activations between products are split over the tensor-parallel ranks",
-         .default_text = "on with plan/tp"},
+         .default_text = "on with plan/tp",
+         .in_every_report = true},
         plan.sequence_parallel);
-  visit({.name = "plan/flash_attention", .help = "fused attention, which does not store the scores"},
+  visit({.name = "plan/flash_attention",
+         .help = "fused attention, which does not store the scores",
+         .in_every_report = true},
         plan.flash_attention);
   visit({.name = "plan/attention_library",
          .help = "whose fused attention runs",
          .default_text = "cudnn on Hopper and Blackwell, else flash-2",
-         .names = kFusedAttentionLibraries,
-         .in_reports = kOptional},
+         .names = kFusedAttentionLibraries},
         plan.attention_library);
   visit({.name = "plan/norm_library",
          .help = "whose normalization kernels run",
          .default_text = "cudnn, if kernels are fused",
-         .names = normalization_libraries(),
-         .in_reports = kOptional},
+         .names = normalization_libraries()},
         plan.norm_library);
   visit({.name = "plan/loss_library",
          .help = "whose cross-entropy runs",
          .default_text = "a fused one; eager without plan/fused_kernels",
-         .names = kLossLibraries,
-         .in_reports = kOptional},
+         .names = kLossLibraries},
         plan.loss_library);
   visit({.name = "plan/loss_parts",
          .help = "parts of a microbatch's tokens whose logits PyTorch makes one after the other",
          .default_text = "1; with plan/loss_library=liger as many as its kernel",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.loss_parts);
   visit({.name = "plan/loss_metrics",
          .help = "cross-entropies that are computed for the log after each microbatch, in eager mode",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.loss_metrics);
   visit({.name = "plan/kv_cache",
-         .help = "forward passes alone keep the keys and values of all layers, as with use_cache in transformers",
-         .in_reports = kOptional},
+         .help = "forward passes alone keep the keys and values of all layers, as with use_cache in transformers"},
         plan.kv_cache);
-  visit({.name = "plan/fused_kernels",
-         .help = "elementwise operations of a layer are fused; off: a kernel for each",
-         .in_reports = kOptional},
+  visit({.name = "plan/fused_kernels", .help = "elementwise operations of a layer are fused; off: a kernel for each"},
         plan.fused_kernels);
   visit({.name = "plan/split_softmax",
-         .help = "without flash attention, scale, mask and softmax are a kernel each, and heads are copied",
-         .in_reports = kOptional},
+         .help = "without flash attention, scale, mask and softmax are a kernel each, and heads are copied"},
         plan.split_softmax);
   visit({.name = "plan/written_out",
-         .help = "each operation of gelu_new, RMSNorm, rotary embeddings and experts is a kernel of its own",
-         .in_reports = kOptional},
+         .help = "each operation of gelu_new, RMSNorm, rotary embeddings and experts is a kernel of its own"},
         plan.written_out);
-  visit({.name = "plan/fused_permutation",
-         .help = "tokens go to experts and back in one kernel each way",
-         .in_reports = kOptional},
+  visit({.name = "plan/fused_permutation", .help = "tokens go to experts and back in one kernel each way"},
         plan.fused_permutation);
   visit({.name = "plan/expert_products",
-         .help = "the products of a rank's experts are launched one by one, or are one kernel",
-         .in_reports = kOptional},
+         .help = "the products of a rank's experts are launched one by one, or are one kernel"},
         plan.expert_products);
   visit({.name = "plan/weighted_activation",
-         .help = "experts' activation is multiplied by the routing weights, and their outputs are not kept",
-         .in_reports = kOptional},
+         .help = "experts' activation is multiplied by the routing weights, and their outputs are not kept"},
         plan.weighted_activation);
   visit({.name = "plan/lora_rank",
          .help = "rank of the adapters on linear layers (LoRA); all other weights are frozen; 0: all are trained",
          .default_text = "0",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.lora_rank);
   visit({.name = "plan/separate_adapters",
-         .help = "queries, keys and values have an adapter each, and so have gate and up (LoRA)",
-         .in_reports = kOptional},
+         .help = "queries, keys and values have an adapter each, and so have gate and up (LoRA)"},
         plan.separate_adapters);
   visit({.name = "plan/frozen_weights",
-         .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)",
-         .in_reports = kOptional},
+         .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)"},
         plan.frozen_weights);
   visit({.name = "plan/frozen_layers",
          .help = "first layers of the model that are frozen, and the embedding with them; 0: all are trained",
          .default_text = "0",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.frozen_layers);
-  visit({.name = "plan/fp8_params",
-         .help = "weights are gathered and kept in the format of products",
-         .in_reports = kOptional},
+  visit({.name = "plan/fp8_params", .help = "weights are gathered and kept in the format of products"},
         plan.fp8_params);
   visit({.name = "plan/fp8_any_layout",
          .help = "fp8: products read operands of either layout, so that none is kept transposed",
-         .default_text = "on for Blackwell with HBM, else off",
-         .in_reports = kOptional},
+         .default_text = "on for Blackwell with HBM, else off"},
         plan.fp8_any_layout);
   visit({.name = "plan/fp8_dispatch",
-         .help = "tokens go to experts, and gradients of what these return, in the format of products",
-         .in_reports = kOptional},
+         .help = "tokens go to experts, and gradients of what these return, in the format of products"},
         plan.fp8_dispatch);
   visit({.name = "plan/fp8_activations",
-         .help = "inputs of activation functions are kept in the format of products, attention's output in 12 bits",
-         .in_reports = kOptional},
+         .help = "inputs of activation functions are kept in the format of products, attention's output in 12 bits"},
         plan.fp8_activations);
   visit({.name = "plan/fp8_original_inputs",
-         .help = "products' inputs are kept as they come, not as their casts, and cast again in the backward pass",
-         .in_reports = kOptional},
+         .help = "products' inputs are kept as they come, not as their casts, and cast again in the backward pass"},
         plan.fp8_original_inputs);
   visit({.name = "plan/delayed_scaling",
-         .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass",
-         .in_reports = kOptional},
+         .help = "fp8: factors follow earlier passes' largest values, on which a stage's ranks agree after each pass"},
         plan.delayed_scaling);
   visit({.name = "plan/bf16_first_layers",
          .help = "first layers of the model whose products run in bf16 where those of others run in 8 or 4 bits",
          .default_text = "0",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.bf16_first_layers);
   visit({.name = "plan/bf16_last_layers",
          .help = "last layers of the model whose products run in bf16",
          .default_text = "0",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.bf16_last_layers);
   visit({.name = "plan/vocabulary_multiple",
          .help = "the embedding's table and the logits are padded to a multiple of this and of tp",
          .default_text = "128",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.vocabulary_multiple);
   visit({.name = "plan/weights",
-         .help = "low precision with a master copy, fp32 that autocast casts for products, or low precision alone",
-         .in_reports = kOptional},
+         .help = "low precision with a master copy, fp32 that autocast casts for products, or low precision alone"},
         plan.weights);
-  visit({.name = "plan/optimizer",
-         .help = "Adam, or Muon for the matrices of linear layers and Adam for all else",
-         .in_reports = kOptional},
+  visit({.name = "plan/optimizer", .help = "Adam, or Muon for the matrices of linear layers and Adam for all else"},
         plan.optimizer);
   visit({.name = "plan/muon_tp",
          .help = "under Muon, tensor-parallel ranks gather a matrix and each orthogonalizes all of it, share its "
-                 "products, or each orthogonalizes its own part",
-         .in_reports = kOptional},
+                 "products, or each orthogonalizes its own part"},
         plan.muon_tp);
-  visit({.name = "plan/muon_steps", .help = "under Muon, Newton-Schulz iterations", .in_reports = kOptional},
-        plan.muon_steps);
+  visit({.name = "plan/muon_steps", .help = "under Muon, Newton-Schulz iterations"}, plan.muon_steps);
   visit({.name = "plan/muon_buffers",
          .help = "under Muon and ZeRO 1, gradients are reduced to parts that are padded to one size, or summed on all "
-                 "ranks",
-         .in_reports = kOptional},
+                 "ranks"},
         plan.muon_buffers);
-  visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments", .in_reports = kOptional},
-        plan.optimizer_state);
+  visit({.name = "plan/optimizer_state", .help = "format of the optimizer's moments"}, plan.optimizer_state);
   visit({.name = "plan/offload_optimizer",
          .help = "part of the optimizer's states that lies in the host's memory and is updated there",
-         .values = "FRACTION",
-         .in_reports = kOptional},
+         .values = "FRACTION"},
         plan.offload_optimizer);
   visit({.name = "plan/offload_gradients",
-         .help = "ZeRO-2 and 3 move summed gradients to the host, where the optimizer's states are",
-         .in_reports = kOptional},
+         .help = "ZeRO-2 and 3 move summed gradients to the host, where the optimizer's states are"},
         plan.offload_gradients);
   visit({.name = "plan/offload_weights",
          .help = "ZeRO-3 keeps a rank's part of the weights in the host's memory, and loads it before each pass that "
-                 "gathers it; needs plan/offload_optimizer=1",
-         .in_reports = kOptional},
+                 "gathers it; needs plan/offload_optimizer=1"},
         plan.offload_weights);
   visit({.name = "plan/copy_gradients",
-         .help = "ZeRO-1 and 2 copy a rank's share of the gradients into one tensor in fp32 before the update",
-         .in_reports = kOptional},
+         .help = "ZeRO-1 and 2 copy a rank's share of the gradients into one tensor in fp32 before the update"},
         plan.copy_gradients);
   visit({.name = "plan/reduce_bucket",
          .help = "elements of the buffer in which ZeRO gathers gradients before it reduces them",
-         .least = 0,
-         .in_reports = kOptional},
+         .least = 0},
         plan.reduce_bucket);
   visit({.name = "plan/average_in_collective",
          .help =
              "gradients that are reduced once a step are divided by the number of replicas in their reduction, not by "
-             "a kernel before it",
-         .in_reports = kOptional},
+             "a kernel before it"},
         plan.average_in_collective);
   visit({.name = "plan/grad_accumulation",
          .help = "microbatches' weight gradients are added up by their products, in fp32 (fused) or in the weights' "
-                 "format (fused-low), or by kernels of their own (fp32, low)",
-         .in_reports = kOptional},
+                 "format (fused-low), or by kernels of their own (fp32, low)"},
         plan.grad_accumulation);
   visit(
       {.name = "plan/blocking_tp",
        .help =
-           "tensor-parallel collectives of the backward pass during which products wait: none, those that reduce, all",
-       .in_reports = kOptional},
+           "tensor-parallel collectives of the backward pass during which products wait: none, those that reduce, all"},
       plan.blocking_tp);
-  visit({.name = "plan/overlap_grad_reduce", .help = "gradients are reduced beside the last backward passes"},
+  visit({.name = "plan/overlap_grad_reduce",
+         .help = "gradients are reduced beside the last backward passes",
+         .in_every_report = true},
         plan.overlap_grad_reduce);
-  visit({.name = "plan/overlap_param_gather", .help = "parameters are gathered beside the first forward passes"},
+  visit({.name = "plan/overlap_param_gather",
+         .help = "parameters are gathered beside the first forward passes",
+         .in_every_report = true},
         plan.overlap_param_gather);
-  visit({.name = "plan/grad_buckets",
-         .help = "what travels together beside passes: a layer, or Megatron-Core's buckets",
-         .in_reports = kOptional},
-        plan.grad_buckets);
+  visit(
+      {.name = "plan/grad_buckets", .help = "what travels together beside passes: a layer, or Megatron-Core's buckets"},
+      plan.grad_buckets);
   visit({.name = "plan/overlap_p2p",
          .help = "a stage goes on computing while it sends",
-         .default_text = "as the schedule does"},
+         .default_text = "as the schedule does",
+         .in_every_report = true},
         plan.overlap_p2p);
   visit({.name = "plan/scatter_p2p",
          .help = "without sequence parallelism, each tensor-parallel rank sends a part of a pipeline message, and the "
-                 "receivers gather it",
-         .in_reports = kOptional},
+                 "receivers gather it"},
         plan.scatter_p2p);
-  visit({.name = "plan/overlap_tp",
-         .help = "tensor-parallel collectives run in parts beside their products",
-         .in_reports = kOptional},
+  visit({.name = "plan/overlap_tp", .help = "tensor-parallel collectives run in parts beside their products"},
         plan.overlap_tp);
-  visit({.name = "plan/overlap_ep",
-         .help = "shared experts run beside the all-to-all of tokens",
-         .in_reports = kOptional},
-        plan.overlap_ep);
+  visit({.name = "plan/overlap_ep", .help = "shared experts run beside the all-to-all of tokens"}, plan.overlap_ep);
 }
 
 struct Training {
@@ -783,32 +729,33 @@ inline constexpr std::int64_t kMostOfTraining = 100'000'000;
 
 template <class Visitor, OrConst<Training> T>
 void visit_fields(Visitor&& visit, T& training) {
-  visit({.name = "training/global_batch", .help = "sequences a step", .most = kMostOfTraining}, training.global_batch);
-  visit({.name = "training/micro_batch", .help = "sequences a pass", .most = kMostOfTraining}, training.micro_batch);
+  visit({.name = "training/global_batch", .help = "sequences a step", .most = kMostOfTraining, .in_every_report = true},
+        training.global_batch);
+  visit({.name = "training/micro_batch", .help = "sequences a pass", .most = kMostOfTraining, .in_every_report = true},
+        training.micro_batch);
   visit({.name = "training/sequence",
          .help = "tokens a sequence",
          .default_text = "the model's own",
          .flag = "--seq",
-         .most = kMostOfTraining},
+         .most = kMostOfTraining,
+         .in_every_report = true},
         training.sequence);
   visit({.name = "training/document_tokens",
          .help = "tokens of a document, where several are packed into a sequence and attention stays inside each; "
                  "unequal documents: sum of squared lengths / sum of lengths; 0: one document",
          .default_text = "0",
          .least = 0,
-         .most = kMostOfTraining,
-         .in_reports = InReports::kOptional},
+         .most = kMostOfTraining},
         training.document_tokens);
-  visit({.name = "training/dtype", .help = "number format of products; from fp8 on, all else stays in bf16"},
+  visit({.name = "training/dtype",
+         .help = "number format of products; from fp8 on, all else stays in bf16",
+         .in_every_report = true},
         training.precision);
-  visit({.name = "training/mtp",
-         .help = "multi-token prediction: the layers that the model has for it are trained",
-         .in_reports = InReports::kOptional},
+  visit({.name = "training/mtp", .help = "multi-token prediction: the layers that the model has for it are trained"},
         training.mtp);
   visit({.name = "training/layers",
          .help = "the model has its first N layers alone, as if it were shortened; 0: all",
-         .least = 0,
-         .in_reports = InReports::kOptional},
+         .least = 0},
         training.layers);
 }
 

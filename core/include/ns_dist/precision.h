@@ -19,8 +19,8 @@ namespace ns_dist {
 // Microscaling Formats 1.0); kNvFp4: 16 elements (NVIDIA, arXiv 2509.25149).
 enum class Precision { kFp32, kTf32, kFp16, kBf16, kFp8, kFp8Block, kMxFp8, kNvFp4 };
 template <>
-inline constexpr std::array<std::string_view, 8> kEnumeratorNames<Precision> = {"fp32", "tf32",      "fp16",  "bf16",
-                                                                                "fp8",  "fp8-block", "mxfp8", "nvfp4"};
+inline constexpr auto kEnumeratorNames<Precision> =
+    std::to_array<std::string_view>({"fp32", "tf32", "fp16", "bf16", "fp8", "fp8-block", "mxfp8", "nvfp4"});
 
 // Whether products run in another format than the rest.
 constexpr bool quantizes(Precision precision) { return precision >= Precision::kFp8; }

@@ -419,7 +419,7 @@ Result<bool> add_measurement(const CollectiveMeasurement& m, const std::string& 
   if (outermost.network() != across) return true;
   GroupKey key;
   if (options.for_one_cluster) key.cluster = cluster.id;
-  key.fabric = network::name_of(outermost.link_class);
+  key.fabric = name_of(outermost.link_class);
   key.architecture = generation_of(cluster.gpu.architecture);
   key.kind = m.kind;
   key.ranks = m.ranks;
@@ -458,7 +458,7 @@ std::vector<CalibrationCurve> curves_over_base(const Groups& groups, double grou
     curve.link = link_of(group.links, group.points);
     const Curve difference = fit_curve(group.points, {}, group_penalty);
     const Spread spread = spread_of(difference, group.points);
-    const bool both = group.has_switch && key.fabric != network::name_of(network::LinkClass::kNetwork);
+    const bool both = group.has_switch && key.fabric != name_of(network::LinkClass::kNetwork);
     for (const bool in_switch : {false, true}) {
       if (in_switch && !both) continue;
       curve.in_switch = in_switch;
@@ -511,7 +511,7 @@ std::vector<CalibrationCurve> curves_of_groups(const Groups& groups, std::span<c
   for (const auto& [key, group] : groups) {
     CalibrationCurve curve = curve_of(key);
     // Whether PCIe transfers go through the host is a server's own: such a curve holds for no other GPU.
-    if (key.fabric == network::name_of(network::LinkClass::kPcie) && key.cluster.empty() && !group.points.empty()) {
+    if (key.fabric == name_of(network::LinkClass::kPcie) && key.cluster.empty() && !group.points.empty()) {
       curve.gpu = machines[group.points.front().cluster].cluster->gpu.id;
     }
     const Curve fitted = on_top_of(pooled.at(pool_of(key)), group.points, options.group_penalty);

@@ -42,30 +42,28 @@ enum class ActivationKind : std::uint8_t {
   kOffloadedLayers,  // of layers that the host keeps: on their way, or in use
   kKvCache,          // keys and values of all layers, in forward passes alone
 };
-inline constexpr std::size_t kActivationKindCount = 20;
 template <>
-inline constexpr std::array<std::string_view, kActivationKindCount> kEnumeratorNames<ActivationKind> = {
-    "embedding",
-    "norms",
-    "attention_projections",
-    "attention_core",
-    "attention_scores",
-    "softmax_statistics",
-    "state_space",
-    "mlp",
-    "router",
-    "experts",
-    "shared_experts",
-    "dropout_masks",
-    "residual_streams",
-    "multi_token_prediction",
-    "logits",
-    "output_gradients",
-    "checkpoints",
-    "working_layer",
-    "offloaded_layers",
-    "kv_cache"};
-constexpr std::string_view name_of(ActivationKind kind) { return enumerator_name(kind); }
+inline constexpr auto kEnumeratorNames<ActivationKind> = std::to_array<std::string_view>({"embedding",
+                                                                                          "norms",
+                                                                                          "attention_projections",
+                                                                                          "attention_core",
+                                                                                          "attention_scores",
+                                                                                          "softmax_statistics",
+                                                                                          "state_space",
+                                                                                          "mlp",
+                                                                                          "router",
+                                                                                          "experts",
+                                                                                          "shared_experts",
+                                                                                          "dropout_masks",
+                                                                                          "residual_streams",
+                                                                                          "multi_token_prediction",
+                                                                                          "logits",
+                                                                                          "output_gradients",
+                                                                                          "checkpoints",
+                                                                                          "working_layer",
+                                                                                          "offloaded_layers",
+                                                                                          "kv_cache"});
+inline constexpr std::size_t kActivationKindCount = names_of<ActivationKind>().size();
 
 // Bytes of a trained parameter beside its gradient: Megatron-LM's mixed precision keeps low-precision weights, and for
 // the optimizer an fp32 master weight with two Adam moments (docs/source/api-guide/dist_optimizer, "18 bytes" with 4 of
@@ -100,13 +98,13 @@ struct StageMemory {
   static constexpr Bytes kContext = 1.0 * units::GiB;
 };
 
-// Memory of a GPU of each stage; peak(), reserved() and device() are of the fullest one.
+// Memory of a GPU of each stage; peak() and reserved() are of the fullest one.
 struct MemoryBudget {
   std::vector<StageMemory> stages;
   std::int64_t peak_stage = 0;
   Bytes peak() const { return stages.empty() ? Bytes() : fullest().total(); }
   Bytes reserved() const { return stages.empty() ? Bytes() : fullest().reserved(); }
-  // Of the stage that takes most of this, which may be another one.
+  // Each of the stage that takes most of this, which may be another one.
   Bytes needed() const { return most(&StageMemory::needed); }
   Bytes device() const { return most(&StageMemory::device); }
   // A plan fits where no stage needs more than a GPU of `capacity` has.

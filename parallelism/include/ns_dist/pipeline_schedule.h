@@ -78,16 +78,17 @@ struct PipelineSchedule {
   bool splits_backward = false;
   bool overlaps_messages = false;    // a stage goes on computing while it sends, unless a plan forbids it
   bool pairs_passes = false;         // some passes run beside others
-  bool pairs_stages = false;         // there must be an even number of stages
+  bool pairs_stages = false;         // half of an even number of stages and of microbatches in each direction
   bool hides_tokens = false;         // is made for experts on several ranks alone: without them it only holds more
   bool groups_microbatches = false;  // runs them in groups (microbatch_group)
   bool has_chunks(std::int64_t chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
   }
   Seats (*seats)(const ScheduleShape&);
-  // One list a stage. Errors: a shape that this schedule cannot run; `where` is a field ("plan/vpp",
-  // "training/global_batch") and the hint names the nearest shape that it can run.
-  Result<std::vector<PassList>> (*orders)(const ScheduleShape&);
+  std::vector<PassList> (*pass_lists)(const ScheduleShape&);  // one a stage, of a shape that it can run
+  // The same. Errors: another number of chunks, or one that is odd where pairs are asked for; `where` is a field
+  // ("plan/vpp", "training/global_batch") and the hint names the nearest shape that it can run.
+  Result<std::vector<PassList>> orders(const ScheduleShape& shape) const;
 };
 
 // Every schedule, in the order in which `ns-dist list schedules` shows them.

@@ -5,7 +5,7 @@
 namespace ns_dist {
 namespace {
 
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
   PassList list;
   const auto chunks = static_cast<std::int32_t>(shape.chunks);
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -25,7 +25,7 @@ extern constinit const PipelineSchedule kBreadthFirst = {
     .most_chunks = 0,
     .overlaps_messages = true,
     .seats = loop_seats,
-    .orders = orders,
+    .pass_lists = pass_lists,
 };
 
 }  // namespace ns_dist

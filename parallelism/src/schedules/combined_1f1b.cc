@@ -14,7 +14,7 @@ extern constinit const PipelineSchedule kCombined1f1b = {
     .hides_tokens = true,
     .groups_microbatches = true,
     .seats = loop_seats,
-    .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },
+    .pass_lists = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, true); },
 };
 
 }  // namespace ns_dist

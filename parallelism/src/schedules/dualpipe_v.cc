@@ -6,22 +6,19 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kName = "dualpipe-v";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 2));
-  std::vector<PassList> orders;
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
+  std::vector<PassList> lists;
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    orders.push_back(schedules::dual_order(shape.stages, stage, shape.microbatches,
-                                           {schedules::Phase{0, 0}, schedules::Phase{1, 0}}));
+    lists.push_back(schedules::dual_order(shape.stages, stage, shape.microbatches,
+                                          {schedules::Phase{0, 0}, schedules::Phase{1, 0}}));
   }
-  return orders;
+  return lists;
 }
 
 }  // namespace
 
 extern constinit const PipelineSchedule kDualpipeV = {
-    .name = kName,
+    .name = "dualpipe-v",
     .description = "dualpipe cut in half: one copy of the model on a vee, forwards beside backwards",
     .least_chunks = 2,
     .most_chunks = 2,
@@ -29,7 +26,7 @@ extern constinit const PipelineSchedule kDualpipeV = {
     .overlaps_messages = true,
     .pairs_passes = true,
     .seats = vee_seats,
-    .orders = orders,
+    .pass_lists = pass_lists,
 };
 
 }  // namespace ns_dist

@@ -4,10 +4,7 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kName = "gpipe";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 1));
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
   const PassList list = {schedules::run_of(PassKind::kForward, 0, 0, shape.microbatches),
                          schedules::run_of(PassKind::kBackward, 0, shape.microbatches - 1, shape.microbatches, -1)};
   return std::vector<PassList>(static_cast<std::size_t>(shape.stages), list);
@@ -16,10 +13,10 @@ Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
 }  // namespace
 
 extern constinit const PipelineSchedule kGpipe = {
-    .name = kName,
+    .name = "gpipe",
     .description = "all forwards, then all backwards; holds every microbatch",
     .seats = loop_seats,
-    .orders = orders,
+    .pass_lists = pass_lists,
 };
 
 }  // namespace ns_dist

@@ -10,7 +10,7 @@ extern constinit const PipelineSchedule kInterleaved = {
     .overlaps_messages = true,
     .groups_microbatches = true,
     .seats = loop_seats,
-    .orders = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, false); },
+    .pass_lists = [](const ScheduleShape& shape) { return schedules::interleaved_orders(shape, false); },
 };
 
 }  // namespace ns_dist

@@ -61,10 +61,10 @@ PassList order(const ScheduleShape& shape, std::int64_t stage, bool in_pairs) {
 
 }  // namespace
 
-Result<std::vector<PassList>> schedules::interleaved_orders(const ScheduleShape& shape, bool in_pairs) {
-  std::vector<PassList> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage) orders.push_back(order(shape, stage, in_pairs));
-  return orders;
+std::vector<PassList> schedules::interleaved_orders(const ScheduleShape& shape, bool in_pairs) {
+  std::vector<PassList> lists;
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) lists.push_back(order(shape, stage, in_pairs));
+  return lists;
 }
 
 }  // namespace ns_dist

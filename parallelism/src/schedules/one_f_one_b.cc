@@ -5,26 +5,19 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kName = "1f1b";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 1));
-  std::vector<PassList> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    const std::array<schedules::BlockPass, 2> block = {
-        {{PassKind::kForward, 0, 0}, {PassKind::kBackward, 0, shape.stages - stage - 1}}};
-    orders.push_back(schedules::repeat_block(block, shape.microbatches));
-  }
-  return orders;
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
+  return schedules::repeat_blocks(shape, [](std::int64_t behind) {
+    return std::array<schedules::BlockPass, 2>{{{PassKind::kForward, 0, 0}, {PassKind::kBackward, 0, behind}}};
+  });
 }
 
 }  // namespace
 
 extern constinit const PipelineSchedule kOneFOneB = {
-    .name = kName,
+    .name = "1f1b",
     .description = "forwards and backwards alternate; holds at most as many microbatches as stages",
     .seats = loop_seats,
-    .orders = orders,
+    .pass_lists = pass_lists,
 };
 
 }  // namespace ns_dist

@@ -1,7 +1,5 @@
 #include "repeated_block.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace ns_dist::schedules {
@@ -54,14 +52,6 @@ PassList first_microbatches(const PassList& list, std::int64_t count) {
     if (pass.microbatch < count) append(result, {pass});
   }
   return result;
-}
-
-Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks) {
-  if (shape.chunks == chunks) return {};
-  return fail(
-      {ErrorCode::kInfeasible,
-       fmt::format("{} runs {} model chunk{} a stage, not {}", schedule, chunks, chunks == 1 ? "" : "s", shape.chunks),
-       "plan/vpp", fmt::format("{}", chunks), fmt::format("write plan/vpp={}", chunks)});
 }
 
 }  // namespace ns_dist::schedules

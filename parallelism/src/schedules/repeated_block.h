@@ -1,4 +1,4 @@
-// Helpers that several schedules share: a block of passes repeated for each microbatch, and what a schedule refuses.
+// Helpers that several schedules share: a block of passes repeated for each microbatch.
 #pragma once
 
 #include <array>
@@ -22,6 +22,16 @@ struct BlockPass {
 // left out (Qi et al. 2024, arXiv 2405.15362: a schedule is a building block repeated at a uniform interval).
 PassList repeat_block(std::span<const BlockPass> block, std::int64_t microbatches);
 
+// The lists of all stages, each with its own block: block_of(stages behind it).
+template <class BlockOf>
+std::vector<PassList> repeat_blocks(const ScheduleShape& shape, const BlockOf& block_of) {
+  std::vector<PassList> lists;
+  for (std::int64_t behind = shape.stages - 1; behind >= 0; --behind) {
+    lists.push_back(repeat_block(block_of(behind), shape.microbatches));
+  }
+  return lists;
+}
+
 // A run of the same pass over microbatches first, first + 1, ... (shift 1) or downwards (shift -1).
 PassLoop run_of(PassKind kind, std::int32_t chunk, std::int64_t first, std::int64_t count, std::int32_t shift = 1);
 
@@ -34,32 +44,29 @@ inline void append(PassList& list, std::initializer_list<SchedulePass> passes) {
 // The passes of microbatches 0 to count - 1. A part of an order that runs is an order that runs.
 PassList first_microbatches(const PassList& list, std::int64_t count);
 
-// An error unless the shape has `chunks` model chunks a stage.
-Result<void> require_chunks(std::string_view schedule, const ScheduleShape& shape, std::int64_t chunks);
-
 // Least time between the starts of a microbatch's passes on neighboring stages: forward passes down and up the vee,
 // input gradients down and up.
 struct VeePace {
   std::int64_t forward_down = 1, forward_up = 1, gradient_down = 1, gradient_up = 1;
 };
 // Forward passes, input and weight gradients on vee seats. All take one unit, and a block of six starts every six
-// units. Errors: other than two chunks.
-Result<std::vector<PassList>> vee_orders(std::string_view schedule, const ScheduleShape& shape, const VeePace& pace);
+// units.
+std::vector<PassList> vee_orders(const ScheduleShape& shape, const VeePace& pace);
 
 // Megatron-LM's orders for any number of chunks. `in_pairs`: each forward pass between the first and the
 // last backward pass runs beside the backward pass that follows it.
-Result<std::vector<PassList>> interleaved_orders(const ScheduleShape& shape, bool in_pairs);
+std::vector<PassList> interleaved_orders(const ScheduleShape& shape, bool in_pairs);
 
 // A schedule of two chunks on vee seats that splits backward passes.
 constexpr PipelineSchedule vee_schedule(std::string_view name, std::string_view description,
-                                        Result<std::vector<PassList>> (*orders)(const ScheduleShape&)) {
+                                        std::vector<PassList> (*pass_lists)(const ScheduleShape&)) {
   return {.name = name,
           .description = description,
           .least_chunks = 2,
           .most_chunks = 2,
           .splits_backward = true,
           .seats = vee_seats,
-          .orders = orders};
+          .pass_lists = pass_lists};
 }
 
 // DualPipe's order of one rank (DeepSeek-V3, arXiv 2412.19437, fig. 5): `rank` of the `ranks` that a microbatch visits

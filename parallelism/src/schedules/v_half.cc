@@ -3,17 +3,11 @@
 #include "repeated_block.h"
 
 namespace ns_dist {
-namespace {
-
-constexpr std::string_view kName = "v-half";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  return schedules::vee_orders(kName, shape, {1, 2, 1, 2});
-}
-
-}  // namespace
 
 extern constinit const PipelineSchedule kVHalf =
-    schedules::vee_schedule(kName, "a vee of two chunks; about half of 1f1b's activations and of its bubble", orders);
+    schedules::vee_schedule("v-half", "a vee of two chunks; about half of 1f1b's activations and of its bubble",
+                            [](const ScheduleShape& shape) {
+                              return schedules::vee_orders(shape, {1, 2, 1, 2});
+                            });
 
 }  // namespace ns_dist

@@ -3,17 +3,11 @@
 #include "repeated_block.h"
 
 namespace ns_dist {
-namespace {
-
-constexpr std::string_view kName = "v-min";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  return schedules::vee_orders(kName, shape, {1, 1, 1, 1});
-}
-
-}  // namespace
 
 extern constinit const PipelineSchedule kVMin = schedules::vee_schedule(
-    kName, "a vee of two chunks; about a third of 1f1b's activations, and two thirds of its bubble", orders);
+    "v-min", "a vee of two chunks; about a third of 1f1b's activations, and two thirds of its bubble",
+    [](const ScheduleShape& shape) {
+      return schedules::vee_orders(shape, {1, 1, 1, 1});
+    });
 
 }  // namespace ns_dist

@@ -30,8 +30,7 @@ std::int64_t place(StageBlock& stage, PassKind kind, std::int32_t chunk, std::in
 
 }  // namespace
 
-Result<std::vector<PassList>> vee_orders(std::string_view schedule, const ScheduleShape& shape, const VeePace& pace) {
-  NS_TRY_VOID(require_chunks(schedule, shape, 2));
+std::vector<PassList> vee_orders(const ScheduleShape& shape, const VeePace& pace) {
   const auto stages = static_cast<std::size_t>(shape.stages);
   std::vector<StageBlock> blocks(stages);
   std::int64_t start = -1;

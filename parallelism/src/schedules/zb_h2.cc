@@ -6,28 +6,22 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kName = "zb-h2";
-
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 1));
-  std::vector<PassList> orders;
-  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
-    const std::array<schedules::BlockPass, 3> block = {{{PassKind::kForward, 0, 0},
-                                                        {PassKind::kInputGradient, 0, 2 * (shape.stages - stage - 1)},
-                                                        {PassKind::kWeightGradient, 0, 2 * (shape.stages - 1)}}};
-    orders.push_back(schedules::repeat_block(block, shape.microbatches));
-  }
-  return orders;
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
+  return schedules::repeat_blocks(shape, [&](std::int64_t behind) {
+    return std::array<schedules::BlockPass, 3>{{{PassKind::kForward, 0, 0},
+                                                {PassKind::kInputGradient, 0, 2 * behind},
+                                                {PassKind::kWeightGradient, 0, 2 * (shape.stages - 1)}}};
+  });
 }
 
 }  // namespace
 
 extern constinit const PipelineSchedule kZbH2 = {
-    .name = kName,
+    .name = "zb-h2",
     .description = "no stage idles between its first and its last pass; holds twice as much as 1f1b",
     .splits_backward = true,
     .seats = loop_seats,
-    .orders = orders,
+    .pass_lists = pass_lists,
 };
 
 }  // namespace ns_dist

@@ -10,8 +10,6 @@
 namespace ns_dist {
 namespace {
 
-constexpr std::string_view kName = "zb-v";
-
 struct Step {
   PassKind kind;
   std::int32_t chunk;
@@ -44,21 +42,20 @@ PassList order(std::int64_t stage, std::int64_t behind, std::int64_t microbatche
   return list;
 }
 
-Result<std::vector<PassList>> orders(const ScheduleShape& shape) {
-  NS_TRY_VOID(schedules::require_chunks(kName, shape, 2));
-  std::vector<PassList> orders;
+std::vector<PassList> pass_lists(const ScheduleShape& shape) {
+  std::vector<PassList> lists;
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
     const std::int64_t enough = std::max(shape.microbatches, 2 * shape.stages - 1);
     PassList list = order(stage, shape.stages - stage, enough);
     if (enough > shape.microbatches) list = schedules::first_microbatches(list, shape.microbatches);
-    orders.push_back(std::move(list));
+    lists.push_back(std::move(list));
   }
-  return orders;
+  return lists;
 }
 
 }  // namespace
 
 extern constinit const PipelineSchedule kZbV = schedules::vee_schedule(
-    kName, "a vee of two chunks with weight gradients apart; 1f1b's activations, and hardly a bubble", orders);
+    "zb-v", "a vee of two chunks with weight gradients apart; 1f1b's activations, and hardly a bubble", pass_lists);
 
 }  // namespace ns_dist

@@ -5,6 +5,7 @@
 //   NS_TRY(const Scenario scenario, resolve(spec, Catalog::standard()));
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <map>
@@ -46,16 +47,26 @@ void visit_fields(Visitor&& visit, T& network) {
   visit({.name = "network/model",
          .help = "nccl, or astra: ASTRA-Sim's formulas",
          .values = "NAME",
-         .flag = "--network-model"},
+         .flag = "--network-model",
+         .in_every_report = true},
         network.model);
-  visit(
-      {.name = "network/algorithm", .help = "ns-dist list algorithms", .values = "NAME", .default_text = "the fastest"},
-      network.algorithm);
-  visit({.name = "network/protocol", .help = "ns-dist list protocols", .values = "NAME", .default_text = "the fastest"},
+  visit({.name = "network/algorithm",
+         .help = "ns-dist list algorithms",
+         .values = "NAME",
+         .default_text = "the fastest",
+         .in_every_report = true},
+        network.algorithm);
+  visit({.name = "network/protocol",
+         .help = "ns-dist list protocols",
+         .values = "NAME",
+         .default_text = "the fastest",
+         .in_every_report = true},
         network.protocol);
-  visit({.name = "network/contention", .help = "what overlaps on a link shares it"}, network.contention);
+  visit({.name = "network/contention", .help = "what overlaps on a link shares it", .in_every_report = true},
+        network.contention);
   visit({.name = "network/compute_slowdown",
-         .help = "kernels beside collectives have fewer SMs and less memory bandwidth"},
+         .help = "kernels beside collectives have fewer SMs and less memory bandwidth",
+         .in_every_report = true},
         network.compute_slowdown);
 }
 
@@ -82,8 +93,7 @@ void visit_fields(Visitor&& visit, T& stragglers) {
   visit({.name = "stragglers/slow_rank",
          .help = "one rank of this stage computes FACTOR times as long, as in 3:1.2",
          .values = "STAGE:FACTOR",
-         .default_text = "none",
-         .in_reports = InReports::kOptional},
+         .default_text = "none"},
         slow);
   if constexpr (!std::is_const_v<T>) {
     stragglers.slow_stage = slow.stage;
@@ -92,8 +102,7 @@ void visit_fields(Visitor&& visit, T& stragglers) {
   visit({.name = "stragglers/stage_speed",
          .help = "of each stage, 1 as the GPU is forecast, as in 1,0.9,1,1",
          .values = "LIST",
-         .default_text = "1 everywhere",
-         .in_reports = InReports::kOptional},
+         .default_text = "1 everywhere"},
         stragglers.stage_speed);
 }
 
@@ -152,38 +161,40 @@ struct Host {
 
 template <class Visitor, OrConst<Host> T>
 void visit_fields(Visitor&& visit, T& host) {
-  visit({.name = "host/launch_cost", .help = "host time that the launch of one kernel takes", .values = "TIME"},
+  visit({.name = "host/launch_cost",
+         .help = "host time that the launch of one kernel takes",
+         .values = "TIME",
+         .in_every_report = true},
         host.launch_cost);
   visit({.name = "host/launch_spread",
          .help = "the interval holds hosts whose launches take up to FACTOR times as long or as short",
          .values = "FACTOR",
-         .default_text = "1.5; 1.1 where host/launch_cost is set",
-         .in_reports = InReports::kOptional},
+         .default_text = "1.5; 1.1 where host/launch_cost is set"},
         host.launch_spread);
   visit({.name = "host/expert_launch_cost",
          .help = "host time of each expert's product after the first, unless they are one kernel",
          .values = "TIME",
-         .default_text = "33 us",
-         .in_reports = InReports::kOptional},
+         .default_text = "33 us"},
         host.expert_launch_cost);
   visit({.name = "host/cuda_graphs",
          .help = "recorded graphs launch the kernels: of the whole step, or of attn, mamba, mlp, moe_router, "
                  "moe_preprocess and moe of each layer",
-         .values = "off|on|MODULES"},
+         .values = "off|on|MODULES",
+         .in_every_report = true},
         host.cuda_graphs);
-  visit({.name = "host/blocking_launches", .help = "each launch waits until its kernel has ended"},
+  visit({.name = "host/blocking_launches",
+         .help = "each launch waits until its kernel has ended",
+         .in_every_report = true},
         host.blocking_launches);
   visit(
       {.name = "host/memory_bandwidth",
        .help = "one GPU's share of the bandwidth with which the CPUs read offloaded optimizer states from their memory",
        .values = "BANDWIDTH",
        .default_text = "51.2 GB/s, and what idle GPUs of the node leave; superchips: of their data sheet",
-       .flag = "--host-memory-bandwidth",
-       .in_reports = InReports::kOptional},
+       .flag = "--host-memory-bandwidth"},
       host.memory_bandwidth);
   visit({.name = "host/empty_cache",
-         .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew",
-         .in_reports = InReports::kOptional},
+         .help = "memory is given back before each step (torch.cuda.empty_cache) and mapped anew"},
         host.empty_cache);
 }
 
@@ -204,8 +215,7 @@ template <class Visitor, OrConst<Facility> T>
 void visit_fields(Visitor&& visit, T& facility) {
   visit({.name = "facility/pue",
          .help = "energy of the building over that of its GPUs: cooling, hosts and switches, as in 1.2",
-         .values = "FACTOR",
-         .in_reports = InReports::kOptional},
+         .values = "FACTOR"},
         facility.pue);
 }
 
@@ -217,8 +227,7 @@ struct SimulationSettings {
 
 template <class Visitor, OrConst<SimulationSettings> T>
 void visit_fields(Visitor&& visit, T& settings) {
-  visit({.name = "settings/unfolded", .help = "time every microbatch one by one", .in_reports = InReports::kOptional},
-        settings.unfolded);
+  visit({.name = "settings/unfolded", .help = "time every microbatch one by one"}, settings.unfolded);
 }
 
 using FieldNames = std::set<std::string, std::less<>>;
@@ -313,6 +322,9 @@ struct FieldDescription {
   bool is_list() const { return values == "LIST" || values.ends_with("|MODULES"); }
   // Fields that this one sets, all at once. A later assignment of one of them overrules it.
   std::vector<std::string_view> stands_for = {};
+  bool covers(std::string_view other) const {
+    return std::find(stands_for.begin(), stands_for.end(), other) != stands_for.end();
+  }
 };
 
 // Whether both set one and the same field: they are equal, or one of them sets several fields, of which one is the

@@ -221,11 +221,9 @@ class Answers {
     };
     for (const Assignment& each : assignments) name(each.field);
     for (const FieldDescription& all : scenario_fields()) {
-      const auto& members = all.stands_for;
-      const bool said = std::any_of(assignments.begin(), assignments.end(), [&](const Assignment& each) {
-        return std::find(members.begin(), members.end(), each.field) != members.end();
-      });
-      if (said) std::for_each(members.begin(), members.end(), name);
+      const bool said = std::any_of(assignments.begin(), assignments.end(),
+                                    [&](const Assignment& each) { return all.covers(each.field); });
+      if (said) std::for_each(all.stands_for.begin(), all.stands_for.end(), name);
     }
   }
 

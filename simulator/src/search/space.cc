@@ -12,6 +12,7 @@
 
 #include "ns_dist/internal/divisors.h"
 #include "ns_dist/internal/lower_case.h"
+#include "ns_dist/internal/split_at.h"
 #include "ns_dist/internal/trimmed.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
@@ -486,9 +487,8 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
   const bool named = description != nullptr && (description->values.find("ID") != std::string::npos ||
                                                 description->values.find("FILE") != std::string::npos);
   const bool is_list = description != nullptr && description->is_list();
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = is_list ? std::string_view::npos : rest.find(',');
-    const std::string_view item = trimmed(rest.substr(0, comma));
+  for (const std::string_view part : split_at(text, is_list ? "" : ",")) {
+    const std::string_view item = trimmed(part);
     const std::size_t dots = named ? std::string_view::npos : item.find("..");
     if (item.empty()) {
       return refuse(fmt::format("\"{}\" has an empty value", text), "values with a comma between them",
@@ -513,8 +513,6 @@ Result<FieldValues> read_values(std::string_view field, std::string_view text) {
       }
       for (std::int64_t value = *first; value <= *last; ++value) add(std::to_string(value));
     }
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   ScenarioSpec spec;
   // A range has values of one kind: its ends tell whether they can be read.

@@ -214,7 +214,7 @@ bool compare(const Question& q, bool shares) {
     RC_LOG() << field.field << "=" << field.text << " ";
   RC_LOG() << q.model.layers << " layers " << q.model.layer_pattern << ", experts " << q.model.moe.has_value()
            << ", full attention every " << q.model.full_attention_layers.every << ", MTP " << q.training.mtp
-           << ", batch " << q.training.global_batch << ", " << enumerator_name(q.training.precision) << "\n";
+           << ", batch " << q.training.global_batch << ", " << name_of(q.training.precision) << "\n";
   const auto program = plan_program(q.model, q.plan, q.training);
   if (!program) return false;  // a shape that the schedule cannot run
   const ProgramCosts costs = any_costs(*program, q.seed, shares);

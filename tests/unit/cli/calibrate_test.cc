@@ -324,9 +324,9 @@ TEST(Calibrate, SaysWhatIsWrong) {
               HasSubstr("--cluster, --gpu: the machine of the measurements is missing"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\n", "--gpu h1000"), HasSubstr("--gpu: unknown GPU"));
   EXPECT_THAT(refused(header), HasSubstr("mine.csv: no rows"));
-  EXPECT_THAT(refused(header + "all_reduce,8,1024,\n"),
-              HasSubstr("mine.csv:2: no latency_ms; expected a positive number of ms"));
-  EXPECT_THAT(refused(header + "all_reduce,8,1024,OOM\n"), HasSubstr("mine.csv:2: latency_ms is \"OOM\""));
+  EXPECT_THAT(refused(header + "all_reduce,8,1024,\nall_reduce,8,4096,OOM\n"),
+              HasSubstr("mine.csv: 2 rows without a time in latency_ms: left out, the first at mine.csv:2; expected "
+                        "measured collectives of dgx-h100"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.03\nall_reduce,8,4096,0.03\n"),
               HasSubstr("all_reduce of 8 ranks: 2 sizes, and a correction needs 3"));
   EXPECT_THAT(refused(header + "all_reduce,8,1024,0.1\nall_reduce,1,1024,0.1\n"), HasSubstr("mine.csv:3"));
@@ -334,16 +334,29 @@ TEST(Calibrate, SaysWhatIsWrong) {
   EXPECT_THAT(refused("gpus_per_node," + header + "8,all_reduce,12,1024,0.1\n"),
               HasSubstr("mine.csv:2: 12 ranks, 8 in each"));
   EXPECT_THAT(refused("gpu,collective,ranks,bytes,latency_ms\na100,all_reduce,8,1024,0.1\n"),
-              HasSubstr("measured on GPU \"a100\"; expected rows of \"h100-sxm-80gb\" only"));
+              HasSubstr("1 row of a100, not of h100-sxm-80gb: left out, the first at mine.csv:2"));
   EXPECT_THAT(refused("collective,ranks\n"), HasSubstr("no column \"bytes\""));
   const std::string row = "all_reduce,8,1024,0.1\n";
   EXPECT_THAT(refused(header + row, "--gpu h100 --mode burst"), HasSubstr("--mode: is not a flag of collectives"));
-  EXPECT_THAT(refused("cluster," + header + "p5," + row), HasSubstr("measured on cluster \"p5\""));
+  EXPECT_THAT(refused("cluster," + header + "p5," + row), HasSubstr("1 row of p5, not of dgx-h100: left out"));
+  EXPECT_THAT(refused("cluster," + header + "here," + row + "there," + row),
+              HasSubstr("mine.csv: rows of 2 clusters that the catalog does not have: here, there"));
   std::ofstream(folder.path() / "mine.csv")  // another name of dgx-h100
       << "cluster," + header +
              "hgx-h100,all_reduce,8,1024,0.03\nhgx-h100,all_reduce,8,65536,0.03\n"
              "hgx-h100,all_reduce,8,1048576,0.05\n";
   EXPECT_EQ(run("calibrate --gpu h100 --collectives mine.csv --output mine.json", folder).code, 0);
+  // A table of several machines, as published ones are: the rows of this one count.
+  std::ofstream(folder.path() / "mine.csv") << "gpu,system," + header +
+                                                   "h100,mine,all_reduce,8,1024,0.03\nh100,mine,all_reduce,8,65536,0."
+                                                   "03\nh100,mine,all_reduce,8,1048576,0.05\n"
+                                                   "a100,yours,all_reduce,8,1024,0.09\nh100,mine,all_reduce,8,4096,\n";
+  const CommandResult several = run("calibrate --gpu h100 --collectives mine.csv --output mine.json", folder);
+  EXPECT_EQ(several.code, 0);
+  EXPECT_THAT(several.out, HasSubstr("3 rows, 1 curve for cluster dgx-h100"));
+  EXPECT_THAT(several.err, HasSubstr("1 row of a100, not of h100-sxm-80gb: left out, the first at mine.csv:5"));
+  EXPECT_THAT(several.err, HasSubstr("1 row without a time in latency_ms: left out, the first at mine.csv:6"));
+  EXPECT_THAT(several.err, HasSubstr("rows of mine, which the catalog does not have, are taken for dgx-h100"));
   EXPECT_THAT(run("calibrate --kernels mine.csv --gpu h100 --cluster p5 --output k.json", folder).err,
               HasSubstr("--cluster: is not a flag of kernels"));
 }

@@ -1728,7 +1728,7 @@ TEST(Attention, DocumentsHaveTheirLengthForEachToken) {
     for (const ContextExchange exchange :
          {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
       EXPECT_NEAR(pairs(document, {.cp = 4, .cp_comm = exchange}) / pairs(document, {}), 0.25, 0.02)
-          << document << enumerator_name(exchange);
+          << document << name_of(exchange);
     }
   }
   EXPECT_EQ(pairs(0, {}), pairs(8192, {}));

@@ -140,7 +140,7 @@ TEST_F(Context, ChunksLeaveAllRanksTheirPairs) {
     const double share = heads * 8 * 1024 * 1024 / 2 / static_cast<double>(cp);
     for (const ContextExchange how :
          {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
-      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 0.01) << cp << " " << enumerator_name(how);
+      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 0.01) << cp << " " << name_of(how);
     }
   }
 }
@@ -152,7 +152,7 @@ TEST_F(Context, EncodersSeeAllTokens) {
     const double share = heads * s * s / static_cast<double>(cp);
     for (const ContextExchange how :
          {ContextExchange::kRing, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
-      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 1e-3) << cp << " " << enumerator_name(how);
+      EXPECT_NEAR(pairs(core(cp, how).forward) / share, 1, 1e-3) << cp << " " << name_of(how);
     }
   }
 }
@@ -685,7 +685,7 @@ TEST(EightBits, ProductsOfExpertsAreScaledAsTheRecipeSays) {
     const Block block =
         layer_block(Shape(model, plan, {8, 1, 256, precision}), LayerKind{.feed_forward = FeedForward::kExperts});
     const auto& op = std::get<Operator>(step_named(block, "moe.fc1").forward.back().what);
-    EXPECT_EQ(std::get<GroupedGemm>(op.kind).scaling, scaling) << enumerator_name(precision);
+    EXPECT_EQ(std::get<GroupedGemm>(op.kind).scaling, scaling) << name_of(precision);
   }
 }
 

@@ -70,7 +70,7 @@ SuiteReport report_of(std::span<const RunCheck> checks);
 // selective and full, the framework's holds.
 enum class RunRows { kRecommended, kOther, kAll };
 template <>
-inline constexpr std::array<std::string_view, 3> kEnumeratorNames<RunRows> = {"recommended", "other", "all"};
+inline constexpr auto kEnumeratorNames<RunRows> = std::to_array<std::string_view>({"recommended", "other", "all"});
 
 struct RunSuiteOptions {
   std::vector<std::string> titles;  // only publications whose title holds one of these; empty: all
