@@ -15,9 +15,9 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
-  // FSDP2 may hold whole sums of gradients, to which only training need not add the first (takes_first_gradients).
-  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster &&
-      plan.zero_library != ZeroLibrary::kFsdp2) {
+  // FSDP may hold whole sums of gradients, to which only training need not add the first (takes_first_gradients).
+  const bool holds_sums = is_fsdp(plan) && adds_up_gradients(plan);
+  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster && !holds_sums) {
     key.plan.passes = kDefault.passes;
   }
   key.plan.vpp = kDefault.vpp;

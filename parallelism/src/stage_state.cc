@@ -72,7 +72,9 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
     const double trained = !masters ? each_.weight : trains ? plan_.offload_optimizer.value * each_.weight : fp32;
     used.weights += (updated_ * trained + (shared - updated_) * each_.weight) * units::B;
     if (!for_a_pass) {
-      const double quantized = all.total() > 0 ? shared * all.quantized / all.total() : 0;
+      // Of shards in the weights' format.
+      const double in_format = !masters ? shared : shared - updated_ * (trains ? 1 - plan_.offload_optimizer.value : 1);
+      const double quantized = all.total() > 0 ? in_format * all.quantized / all.total() : 0;
       const double unread_share = all.total() > 0 ? unread * shared / all.total() : 0;
       used.weights += (quantized * added - unread_share) * units::B;
       with_casts += quantized, with_copies += shared, unread_here += unread_share;
