@@ -280,10 +280,11 @@ OnOneStage on_one_stage(const ParallelPlan& plan) {
   one.dp = plan.dp * plan.pp;
   one.vpp = kDefault.vpp;
   one.schedule = kDefault.schedule;
-  one.zero = shards_gradients(plan) ? ZeroStage::kGradients : ZeroStage::kNone;
+  // FSDP takes the first gradients as the sum, and may have weights that no other ZeRO has.
+  one.zero = is_fsdp(plan) ? plan.zero : shards_gradients(plan) ? ZeroStage::kGradients : ZeroStage::kNone;
   one.shard = 0;
   divide_evenly(one);
-  one.delayed_scaling = one.overlap_grad_reduce = one.overlap_param_gather = false;
+  one.offload_weights = one.overlap_grad_reduce = one.overlap_param_gather = false;
   one.grad_buckets = kDefault.grad_buckets;
   const Mesh mesh = mesh_of(plan), mesh_of_one = mesh_of(one);
   on.collectives = tensor_group(plan, mesh, 0) == tensor_group(one, mesh_of_one, 0) &&

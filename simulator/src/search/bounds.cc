@@ -37,8 +37,10 @@ Result<OneStage> with_one_stage(Scenario scenario, const Session& session) {
   for (const Fragment& fragment : program.fragments) {
     for (const FragmentNode& node : fragment.nodes) {
       const std::size_t work = index(node.work);
-      const bool of_gradients = program.works[work].name.starts_with("gradients.");
-      if (node.stream == Stream::kShardedWeights || of_gradients) costs.rows[0].forecasts[work].latency = Seconds();
+      const WorkItem& item = program.works[work];
+      const bool shared = item.name.starts_with("weights.") || item.name.starts_with("gradients.");
+      const bool agrees = item.category == Category::kOther;  // on the largest values of fp8, with other ranks
+      if (node.stream == Stream::kShardedWeights || shared || agrees) costs.rows[0].forecasts[work].latency = Seconds();
     }
   }
   return OneStage{std::move(program), std::move(costs.rows[0].forecasts)};

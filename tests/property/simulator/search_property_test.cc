@@ -32,6 +32,10 @@ Scenario small_work() {
   }
   scenario.training.sequence = 1024;
   scenario.training.global_batch = *rc::gen::element<std::int64_t>(8, 12, 16, 24);
+  if (*rc::gen::inRange(0, 4) == 0) {
+    scenario.training.precision = Precision::kFp8;
+    scenario.plan.delayed_scaling = *rc::gen::arbitrary<bool>();
+  }
   scenario.network.contention = *rc::gen::inRange(0, 5) > 0;
   scenario.network.compute_slowdown = scenario.network.contention;
   if (*rc::gen::inRange(0, 4) == 0) {
