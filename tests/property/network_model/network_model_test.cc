@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/random_plans.h"
+
 namespace ns_dist {
 namespace {
 
@@ -47,7 +49,7 @@ Case any_case() {
   const std::int64_t a = *rc::gen::inRange<std::int64_t>(1, 9), b = *rc::gen::inRange<std::int64_t>(1, 9),
                      d = *rc::gen::inRange<std::int64_t>(1, 9);
   std::vector<Stride> axes = {{a, 1}, {b, a}, {d, a * b}};
-  c.call.kind = static_cast<CollectiveKind>(*rc::gen::inRange(0, 10));
+  c.call.kind = any_enum<CollectiveKind>();
   if (c.call.kind == CollectiveKind::kSendRecv) {
     axes = {{2, *rc::gen::inRange<std::int64_t>(1, 100)}};
   } else {

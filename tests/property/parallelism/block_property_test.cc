@@ -7,68 +7,21 @@
 #include "blocks/common.h"
 #include "fragment.h"
 #include "ns_dist/planner.h"
+#include "support/random_plans.h"
 
 namespace ns_dist {
 namespace {
 
-std::int64_t any_of(std::vector<std::int64_t> values) { return *rc::gen::elementOf(std::move(values)); }
-bool coin() { return *rc::gen::arbitrary<bool>(); }
-
-struct Question {
-  Model model;
-  ParallelPlan plan;
-  Training training;
-};
-
-Question any_question() {
-  Question q;
-  Model& model = q.model;
-  model.layers = 2;
-  model.heads = any_of({4, 8});
-  model.kv_heads = coin() ? model.heads : any_of({1, 2, 4});
-  model.head_dim = any_of({16, 64});
-  model.hidden = model.heads * model.head_dim;
-  model.ffn = any_of({1, 4}) * model.hidden;
-  model.gated_mlp = coin();
-  model.bias = coin();
-  model.qkv_bias = coin();
-  model.dropout = coin();
-  model.tied_embeddings = coin();
-  model.embedding_norm = coin();
-  model.norm = coin() ? NormalizationKind::kLayerNorm : NormalizationKind::kRmsNorm;
-  model.position = coin() ? PositionKind::kRotary : PositionKind::kLearned;
-  model.position_table = model.position == PositionKind::kLearned ? 128 : 0;
-  model.vocabulary = 1024;
-  if (coin()) model.moe = Experts{any_of({4, 8}), any_of({1, 2}), model.ffn, any_of({0, 1, 2}), model.ffn, 0};
-  if (coin() && coin()) model.mla = LatentAttention{any_of({0, 32}), 32, 16, 16, 16};
-  if (model.moe) model.moe->shared_gate = model.moe->shared_experts > 0 && coin();
-  model.norm_placement = static_cast<NormPlacement>(any_of({0, 1, 2}));
-  model.qk_norm = static_cast<QueryKeyNorm>(any_of({0, 1, 2, 3}));
-  model.branches = static_cast<Branches>(any_of({0, 1, 2}));
-  model.rotary_dim = any_of({0, model.head_dim / 2});
-  model.sliding_window = any_of({0, 32});
-  model.chunked_attention = coin();
-  model.prediction_layers = 1;
-  model.state_space = StateSpace{8, 16, 4, 16, 4};
-  if (coin()) model.per_layer_embeddings = PerLayerEmbeddings{32, any_of({512, 1024})};
-  model.attention_gate = !model.mla && coin();
-  model.delta_net = DeltaNet{8, any_of({8, 16}), 16, any_of({8, 32})};
-  ParallelPlan& plan = q.plan;
-  plan.tp = any_of({1, 2, 4});
-  plan.dp = 4;
-  plan.ep = model.moe ? any_of({1, 2, 4}) : 1;
-  plan.cp = any_of({1, 1, 2});
-  plan.cp_comm = static_cast<ContextExchange>(any_of({0, 1, 2, 3}));
-  if (plan.tp == 1) plan.expert_dispatch = static_cast<ExpertDispatch>(any_of({0, 1}));
-  plan.zero = static_cast<ZeroStage>(any_of({1, 2, 3}));
-  plan.overlap_tp = coin();
-  plan.recompute = static_cast<Recompute>(any_of({0, 1, 2}));
-  plan.recompute_early_stop = coin();
-  plan.sequence_parallel = coin();
-  plan.flash_attention = coin();
-  plan.blocking_tp = static_cast<TensorBlocking>(any_of({0, 1, 2}));
-  plan.grad_accumulation = static_cast<GradAccumulation>(any_of({0, 1, 2, 3}));
-  q.training = {16, any_of({1, 2}), any_of({64, 128}), Precision::kBf16, coin()};
+// With the models' parts of which blocks_of makes layers. All of it is trained.
+Question any_question_of_blocks() {
+  Question q = any_possible_question();
+  q.plan.passes = Passes::kTraining;
+  q.plan.lora_rank = q.plan.frozen_layers = 0;
+  q.plan.frozen_weights = FrozenWeights::kPlain;
+  q.model.prediction_layers = 1;
+  q.model.state_space = StateSpace{48, 16, 12, 16, 4};
+  q.model.delta_net = DeltaNet{48, any_of({48, 96}), 16, any_of({16, 32})};
+  if (coin()) q.model.per_layer_embeddings = PerLayerEmbeddings{32, any_of({512, 1024})};
   return q;
 }
 
@@ -110,7 +63,7 @@ Sums sums(const Fragment& fragment, const WorkTable& works) {
 }
 
 RC_GTEST_PROP(Blocks, TwoGradientsApartAreTheBackwardPass, ()) {
-  const Question q = any_question();
+  const Question q = any_question_of_blocks();
   const Shape shape(q.model, q.plan, q.training);
   WorkTable works;
   const FragmentMaker make(shape, mesh_of(q.plan), works);
@@ -124,7 +77,7 @@ RC_GTEST_PROP(Blocks, TwoGradientsApartAreTheBackwardPass, ()) {
 }
 
 RC_GTEST_PROP(Blocks, DependenciesPointBack, ()) {
-  const Question q = any_question();
+  const Question q = any_question_of_blocks();
   const Shape shape(q.model, q.plan, q.training);
   WorkTable works;
   const FragmentMaker make(shape, mesh_of(q.plan), works);
@@ -154,14 +107,14 @@ bool reads_activations(const Call& call) {
 }
 
 RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
-  const Question q = any_question();
+  const Question q = any_question_of_blocks();
   const Shape shape(q.model, q.plan, q.training);
   const bool casts = blocks::keeps_casts(shape, blocks::recomputes(shape, RecomputeModule::kNorm));
   const bool shared_casts = blocks::keeps_casts(shape, blocks::may_keep_originals(shape));
   for (const Block& block : blocks_of(q)) {
     double first_linear = 0;
     const bool attends = std::any_of(block.steps.begin(), block.steps.end(),
-                                     [](const BlockStep& step) { return step.name == "attention.core"; });
+                                     [](const BlockStep& step) { return step.name == "attention.proj"; });
     for (const BlockStep& step : block.steps) {
       // Budgets leave out token ids and the input of the embedding's norm.
       if (step.name.starts_with("embedding") && step.name != "embedding.dropout") continue;
@@ -178,17 +131,19 @@ RC_GTEST_PROP(Blocks, WhatTheBackwardPassReadsWasKept, ()) {
       const bool queries_first = q.plan.recompute == Recompute::kOperators;
       const bool reads_hidden = queries_first ? step.name == "attention.kv_down" : queries;
       const bool shares = (reads_hidden && !casts) || (step.name == "moe.shared.fc1" && !shared_casts) ||
-                          (step.name == "mlp.fc1" && attends && q.model.branches == Branches::kParallel);
-      RC_ASSERT((step.kept_for_weight_gradient > 0) != shares);
+                          (step.name == "mlp.fc1" && attends && q.model.branches == Branches::kParallel && !casts);
+      if ((step.kept_for_weight_gradient > 0) == shares) RC_FAIL(step.name);
       RC_ASSERT(first_linear > 0);
     }
   }
 }
 
 RC_GTEST_PROP(Blocks, TensorParallelismSplitsTheParameters, ()) {
-  Question q = any_question();
+  Question q = any_question_of_blocks();
   q.model.kv_heads = q.model.heads;
   q.plan.ep = 1;
+  q.plan.etp = 0;
+  q.plan.written_out = false;  // transformers' experts have other kernels where no rank shares them
   Question whole = q;
   whole.plan.tp = 1;
   const std::vector<Block> parts = blocks_of(q), wholes = blocks_of(whole);
@@ -208,8 +163,7 @@ RC_GTEST_PROP(Blocks, TensorParallelismSplitsTheParameters, ()) {
       if (is_whole) {
         RC_ASSERT(each == sum);
       } else {  // biases of row-parallel layers are whole
-        RC_ASSERT(tp * each >= sum);
-        RC_ASSERT(tp * each <= sum * 1.2);
+        if (tp * each < sum || tp * each > sum * 1.2) RC_FAIL(step.name);
       }
     }
   }

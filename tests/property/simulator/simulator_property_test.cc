@@ -4,6 +4,7 @@
 
 #include "ns_dist/scenario.h"
 #include "ns_dist/simulator.h"
+#include "support/random_plans.h"
 #include "support/simulator_fakes.h"
 
 namespace ns_dist {
@@ -52,15 +53,15 @@ Scenario any_scenario() {
   scenario.plan.schedule = scenario.plan.vpp > 1 ? "interleaved" : *rc::gen::element<std::string>("1f1b", "gpipe");
   scenario.plan.sequence_parallel = scenario.plan.tp > 1 && *rc::gen::arbitrary<bool>();
   scenario.plan.flash_attention = *rc::gen::arbitrary<bool>();
-  scenario.plan.recompute = *rc::gen::element(Recompute::kNone, Recompute::kSelective, Recompute::kFull);
+  scenario.plan.recompute = any_enum<Recompute>();
   scenario.plan.recompute_early_stop = *rc::gen::arbitrary<bool>();
   scenario.plan.zero = *rc::gen::element(ZeroStage::kNone, ZeroStage::kOptimizer);
   scenario.plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
   scenario.plan.overlap_param_gather =
       scenario.plan.zero == ZeroStage::kOptimizer && scenario.plan.overlap_grad_reduce && *rc::gen::arbitrary<bool>();
   scenario.plan.overlap_p2p = *rc::gen::arbitrary<bool>();
-  scenario.plan.blocking_tp = static_cast<TensorBlocking>(*rc::gen::inRange(0, 3));
-  scenario.plan.grad_accumulation = static_cast<GradAccumulation>(*rc::gen::inRange(0, 4));
+  scenario.plan.blocking_tp = any_enum<TensorBlocking>();
+  scenario.plan.grad_accumulation = any_enum<GradAccumulation>();
   scenario.training.micro_batch = *rc::gen::element(1, 2);
   return scenario;
 }
