@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -23,30 +22,6 @@ using namespace units;
 using testing::HasSubstr;
 
 // Of all stages: how often each work runs, and the bytes of its collectives and messages.
-struct FrozenRuns {
-  std::map<std::string, std::int64_t> count;
-  std::map<std::string, double> bytes;
-  double product_flops = 0;
-  std::int64_t of(const std::string& name) const { return count.contains(name) ? count.at(name) : 0; }
-};
-FrozenRuns frozen_runs(const Model& model, const ParallelPlan& plan, const Training& training) {
-  FrozenRuns runs;
-  const auto graph = planned_graph(model, plan, training);
-  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
-  for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
-    const WorkItem& item = graph->work_of(NodeId{n});
-    ++runs.count[item.name];
-    if (const auto* collective = std::get_if<Collective>(&item.work)) runs.bytes[item.name] += collective->size / B;
-    if (const auto* message = std::get_if<Message>(&item.work)) runs.bytes[item.name] += message->size / B;
-    const auto* op = std::get_if<Operator>(&item.work);
-    if (op == nullptr) continue;
-    if (const auto* gemm = std::get_if<Gemm>(&op->kind)) {
-      runs.product_flops += 2.0 * static_cast<double>(gemm->batch * gemm->m) * static_cast<double>(gemm->n * gemm->k);
-    }
-  }
-  return runs;
-}
-
 constexpr double kLayerSize = 1024.0 * (4 * 1024 + 3 * 2816) + 2 * 1024, kTableElements = 32000.0 * 1024,
                  kNormElements = 1024;
 Model small_llama() { return llama(8, 1024, 16, 16, 2816); }
@@ -62,9 +37,9 @@ TEST(FrozenLayers, RunForwardAlone) {
     for (const std::int64_t frozen : {1, 3, 4, 6, 8}) {
       ParallelPlan plan{.pp = 4, .vpp = schedule->least_chunks, .schedule = std::string(schedule->name)};
       plan.recompute = frozen == 3 ? Recompute::kFull : Recompute::kNone;
-      const FrozenRuns all = frozen_runs(model, plan, training);
+      const Totals all = totals_of(model, plan, training);
       plan.frozen_layers = frozen;
-      const FrozenRuns runs = frozen_runs(model, plan, training);
+      const Totals runs = totals_of(model, plan, training);
       const std::string which = plan.schedule + " " + std::to_string(frozen);
       const std::int64_t again = frozen == 3 ? 8 - frozen : 0;
       EXPECT_EQ(runs.of("attention.qkv"), 16 * (8 + again)) << which;
@@ -108,7 +83,7 @@ TEST(FrozenLayers, FlopsAreThoseThatRun) {
         plan.frozen_layers = frozen;
         const StepFlops flops = step_flops(model, plan, training);
         EXPECT_NEAR(
-            frozen_runs(model, plan, training).product_flops * static_cast<double>(plan.tp) / (flops.hardware / FLOP),
+            totals_of(model, plan, training).product_flops() * static_cast<double>(plan.tp) / (flops.hardware / FLOP),
             1, 1e-9)
             << "tp " << plan.tp << " pp " << plan.pp << " frozen " << frozen << " tied " << tied;
         const double less = tokens * (2 * layer * static_cast<double>(frozen) + (tied ? logits : 0));
@@ -192,7 +167,7 @@ TEST(FrozenLayers, AreGatheredForwardAlone) {
   ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .frozen_layers = 3};
   for (const ZeroLibrary library : {ZeroLibrary::kDefault, ZeroLibrary::kFsdp, ZeroLibrary::kFsdp2}) {
     plan.zero_library = library;
-    FrozenRuns runs = frozen_runs(model, plan, training);
+    Totals runs = totals_of(model, plan, training);
     EXPECT_EQ(runs.bytes["weights.all_gather"], 2 * 2 * ((8 + 5) * kLayerSize + 2 * kTableElements + kNormElements));
     EXPECT_EQ(runs.bytes["gradients.reduce_scatter"], 2 * 4 * (5 * kLayerSize + kTableElements + kNormElements));
   }
@@ -200,18 +175,18 @@ TEST(FrozenLayers, AreGatheredForwardAlone) {
   for (const bool overlap : {false, true}) {
     plan.zero = ZeroStage::kOptimizer;
     plan.overlap_grad_reduce = plan.overlap_param_gather = overlap;
-    FrozenRuns runs = frozen_runs(model, plan, training);
+    Totals runs = totals_of(model, plan, training);
     EXPECT_EQ(runs.bytes["weights.all_gather"], 2 * (5 * kLayerSize + kTableElements + kNormElements));
     EXPECT_EQ(runs.bytes["gradients.reduce_scatter"], 4 * (5 * kLayerSize + kTableElements + kNormElements));
     plan.zero = ZeroStage::kNone;
-    EXPECT_EQ(frozen_runs(model, plan, training).bytes["gradients.all_reduce"],
+    EXPECT_EQ(totals_of(model, plan, training).bytes["gradients.all_reduce"],
               4 * (5 * kLayerSize + kTableElements + kNormElements));
   }
   // FSDP2 drops all weights of a pipeline behind a step, and gathers all of them before the next one.
   plan = {.pp = 2, .dp = 2, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2, .frozen_layers = 6};
   for (const bool overlap : {false, true}) {
     plan.overlap_param_gather = overlap;
-    EXPECT_EQ(frozen_runs(model, plan, training).bytes["weights.all_gather"],
+    EXPECT_EQ(totals_of(model, plan, training).bytes["weights.all_gather"],
               2 * (8 * kLayerSize + 2 * kTableElements + kNormElements));
   }
 }
@@ -242,9 +217,9 @@ TEST(FrozenLayers, ATiedTableIsFrozenForTheLogitsToo) {
   const Training training{8, 1, 512, Precision::kBf16};
   for (const std::int64_t pp : {1, 4}) {
     ParallelPlan plan{.pp = pp, .zero = ZeroStage::kNone};
-    EXPECT_EQ(frozen_runs(model, plan, training).of("embedding.gradients.all_reduce"), pp > 1 ? 2 : 0);
+    EXPECT_EQ(totals_of(model, plan, training).of("embedding.gradients.all_reduce"), pp > 1 ? 2 : 0);
     plan.frozen_layers = 2;
-    const FrozenRuns runs = frozen_runs(model, plan, training);
+    const Totals runs = totals_of(model, plan, training);
     EXPECT_EQ(runs.of("loss.logits"), 8);
     EXPECT_EQ(runs.of("loss.logits.dgrad"), 8);
     EXPECT_EQ(runs.of("loss.logits.wgrad"), 0);
@@ -268,7 +243,7 @@ TEST(FrozenLayers, PredictionLayersAreTrained) {
   training.mtp = true;
   for (const std::int64_t pp : {1, 4}) {
     const ParallelPlan plan{.pp = pp, .zero = ZeroStage::kNone, .frozen_layers = 8};
-    const FrozenRuns runs = frozen_runs(model, plan, training);
+    const Totals runs = totals_of(model, plan, training);
     EXPECT_EQ(runs.of("mtp.proj.wgrad"), 8);
     EXPECT_EQ(runs.of("attention.qkv.wgrad"), 8);
     EXPECT_EQ(runs.of("embedding.backward"), 0);
@@ -295,7 +270,7 @@ TEST(FrozenLayers, MuonUpdatesTheOthers) {
   EXPECT_EQ(memory_budget(model, plan, training)->stages[0].optimizer / B, 12 * (kTableElements + kNormElements) / 2);
   // Under FSDP2 parts travel two trained layers at a time.
   plan.frozen_layers = 4, plan.zero = ZeroStage::kParameters, plan.zero_library = ZeroLibrary::kFsdp2;
-  EXPECT_EQ(frozen_runs(model, plan, training).of("optimizer.muon.momentum.all_to_all"), 4 / 2);
+  EXPECT_EQ(totals_of(model, plan, training).of("optimizer.muon.momentum.all_to_all"), 4 / 2);
 }
 
 // In 8 bits, a frozen layer has the operands of its forward products alone; trained ones have a transposed copy, too.
@@ -321,7 +296,7 @@ TEST(FrozenLayers, HaveNoOperandsOfABackwardPass) {
 TEST(FrozenLayers, DropOutAsOthersDo) {
   const Model model = gpt(4, 512, 8);
   const Training training{4, 1, 256, Precision::kBf16};
-  const FrozenRuns all = frozen_runs(model, {}, training), frozen = frozen_runs(model, {.frozen_layers = 4}, training);
+  const Totals all = totals_of(model, {}, training), frozen = totals_of(model, {.frozen_layers = 4}, training);
   for (const char* name : {"embedding.dropout", "attention.dropout_add", "mlp.dropout_add"}) {
     EXPECT_GT(all.of(name), 0) << name;
     EXPECT_EQ(frozen.of(name), all.of(name)) << name;
@@ -333,7 +308,7 @@ TEST(FrozenLayers, DropOutAsOthersDo) {
 TEST(FrozenLayers, RanksAgreeOnFactorsOfWhatRuns) {
   const Model model = small_llama();
   const Training training{4, 1, 256, Precision::kFp8};
-  FrozenRuns runs = frozen_runs(model, {.tp = 2, .pp = 2, .frozen_layers = 6, .delayed_scaling = true}, training);
+  Totals runs = totals_of(model, {.tp = 2, .pp = 2, .frozen_layers = 6, .delayed_scaling = true}, training);
   EXPECT_EQ(runs.bytes["fp8.largest.all_reduce"], 4 * 4 * (2 * 4 * 4 * 3 + 2 * 4 * 2));
 }
 
@@ -342,10 +317,10 @@ TEST(FrozenLayers, ChangeNothingOfForwardPasses) {
   const Model model = small_llama();
   const Training training{8, 1, 512, Precision::kBf16};
   ParallelPlan plan{.passes = Passes::kForward, .pp = 2, .dp = 2};
-  const FrozenRuns runs = frozen_runs(model, plan, training);
+  const Totals runs = totals_of(model, plan, training);
   const MemoryBudget budget = *memory_budget(model, plan, training);
   plan.frozen_layers = 5;
-  EXPECT_EQ(frozen_runs(model, plan, training).count, runs.count);
+  EXPECT_EQ(totals_of(model, plan, training).nodes, runs.nodes);
   EXPECT_EQ(memory_budget(model, plan, training)->peak(), budget.peak());
 }
 

@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -34,27 +32,6 @@ double layer_of(const Model& model) {
   return parameters_of(layer_block(Shape(model, ParallelPlan{}, Training{}), layer_kind(model, 0))).total();
 }
 
-// Of all stages: how often each work runs, and of kernels their elements, of collectives their bytes.
-struct Runs {
-  std::map<std::string, std::int64_t> count;
-  std::map<std::string, double> size;
-};
-Runs runs_of(const Model& model, const ParallelPlan& plan, const Training& training) {
-  Runs runs;
-  const auto graph = planned_graph(model, plan, training);
-  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
-  for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
-    const WorkItem& item = graph->work_of(NodeId{n});
-    ++runs.count[item.name];
-    double& size = runs.size[item.name];
-    if (const auto* collective = std::get_if<Collective>(&item.work)) size += collective->size / B;
-    if (const auto* op = std::get_if<Operator>(&item.work)) {
-      if (const auto* kernel = std::get_if<Elementwise>(&op->kind)) size += static_cast<double>(kernel->elements);
-    }
-  }
-  return runs;
-}
-
 // Rounds of each chunk, by stage: each begins where the weight gradient before it was another chunk's.
 std::vector<std::map<std::int32_t, std::int64_t>> rounds_of(const PipelineSchedule& schedule, const ScheduleShape& of) {
   std::vector<std::map<std::int32_t, std::int64_t>> rounds;
@@ -80,15 +57,16 @@ TEST(GradientRounds, AreReducedOnce) {
   const auto expect_rounds = [&](ParallelPlan plan, double rounds) {
     plan.dp = 2;
     const Training training{32, 1, 256, Precision::kBf16};
-    const Runs runs = runs_of(model, in_rounds(plan), training);
-    EXPECT_EQ(static_cast<double>(runs.count.at("gradients.reduce_scatter")), rounds * (8 + 2)) << plan.schedule;
-    EXPECT_NEAR(runs.size.at("gradients.reduce_scatter"), 4 * rounds * all, 1) << plan.schedule;
+    const Totals runs = totals_of(model, in_rounds(plan), training);
+    EXPECT_EQ(static_cast<double>(runs.nodes.at("gradients.reduce_scatter")), rounds * (8 + 2)) << plan.schedule;
+    EXPECT_NEAR(runs.bytes.at("gradients.reduce_scatter"), 4 * rounds * all, 1) << plan.schedule;
     // Each rank adds its share to its sum, and clears the buffer; nothing is packed.
-    EXPECT_NEAR(runs.size.at("gradients.accumulate"), rounds * all / 2, 1) << plan.schedule;
-    EXPECT_NEAR(runs.size.at("gradients.clear"), rounds * all, 1) << plan.schedule;
-    EXPECT_EQ(runs.count.count("gradients.pack"), 0u) << plan.schedule;
+    EXPECT_NEAR(runs.elements.at("gradients.accumulate"), rounds * all / 2, 1) << plan.schedule;
+    EXPECT_NEAR(runs.elements.at("gradients.clear"), rounds * all, 1) << plan.schedule;
+    EXPECT_EQ(runs.nodes.count("gradients.pack"), 0u) << plan.schedule;
     plan.zero = ZeroStage::kGradients;
-    EXPECT_NEAR(runs_of(model, plan, training).size.at("gradients.reduce_scatter"), 16 * 4 * all, 1) << plan.schedule;
+    EXPECT_NEAR(totals_of(model, plan, training).bytes.at("gradients.reduce_scatter"), 16 * 4 * all, 1)
+        << plan.schedule;
   };
   expect_rounds({.pp = 2, .vpp = 2, .schedule = "interleaved"}, 8);
   expect_rounds({.pp = 2, .vpp = 4, .schedule = "interleaved", .overlap_param_gather = true}, 8);
@@ -130,8 +108,8 @@ TEST(GradientRounds, EndWhereAScheduleChangesChunks) {
           }
           for (const bool gathers : {false, true}) {
             plan.overlap_param_gather = gathers;
-            const Runs runs = runs_of(model, in_rounds(plan), training);
-            EXPECT_EQ(runs.count.at("gradients.reduce_scatter"), expected)
+            const Totals runs = totals_of(model, in_rounds(plan), training);
+            EXPECT_EQ(runs.nodes.at("gradients.reduce_scatter"), expected)
                 << schedule->name << ", stages " << stages << ", chunks " << chunks << ", microbatches "
                 << microbatches;
           }
@@ -148,9 +126,9 @@ TEST(GradientRounds, HideTokensBetweenReductions) {
   const ParallelPlan plan =
       in_rounds({.pp = 2, .dp = 4, .ep = 2, .vpp = 2, .schedule = "combined-1f1b", .sequence_parallel = false});
   const Training training{32, 1, 256, Precision::kBf16};  // 8 microbatches: 4 rounds
-  const Runs runs = runs_of(model, plan, training);
-  EXPECT_EQ(runs.count.at("gradients.reduce_scatter"), 4 * (4 + 2));
-  EXPECT_EQ(runs.count.at("experts.gradients.reduce_scatter"), 4 * 4);
+  const Totals runs = totals_of(model, plan, training);
+  EXPECT_EQ(runs.nodes.at("gradients.reduce_scatter"), 4 * (4 + 2));
+  EXPECT_EQ(runs.nodes.at("experts.gradients.reduce_scatter"), 4 * 4);
 }
 
 // Products and kernels that add to sums are those of whole gradients (ZeRO-1), in every pass.
@@ -224,9 +202,9 @@ TEST(GradientRounds, LeaveExpertsOfOneRank) {
     const RankParameters layer = parameters_of(layer_block(Shape(model, plan, training), layer_kind(model, 0)));
     const double copies = 4.0 / static_cast<double>(ep), experts = ep == 4 ? 0 : layer.experts;
     const double rounds = 4;  // 8 microbatches in groups of 2
-    const Runs runs = runs_of(model, plan, training);
-    EXPECT_EQ(runs.count.count("experts.gradients.reduce_scatter"), ep == 4 ? 0u : 1u);
-    EXPECT_NEAR(runs.size.at("gradients.accumulate"),
+    const Totals runs = totals_of(model, plan, training);
+    EXPECT_EQ(runs.nodes.count("experts.gradients.reduce_scatter"), ep == 4 ? 0u : 1u);
+    EXPECT_NEAR(runs.elements.at("gradients.accumulate"),
                 rounds * (4 * (layer.dense / 4 + experts / copies) + (2 * kTableSize + kNormSize) / 4), 10 * rounds);
     const StageMemory stage = memory_budget(model, plan, training)->stages[0];
     EXPECT_NEAR(
@@ -241,10 +219,10 @@ TEST(GradientRounds, OfAdapters) {
   const Training training{32, 1, 256, Precision::kBf16};
   const ParallelPlan plan = in_rounds({.pp = 2, .dp = 2, .vpp = 2, .schedule = "interleaved", .lora_rank = 8});
   const double layer = adapters_of(layer_block(Shape(model, plan, training), layer_kind(model, 0))).total();
-  const Runs runs = runs_of(model, plan, training);
-  EXPECT_EQ(runs.count.at("gradients.reduce_scatter"), 8 * 8);
-  EXPECT_NEAR(runs.size.at("gradients.reduce_scatter"), 4 * 8 * 8 * layer, 1);
-  EXPECT_NEAR(runs.size.at("gradients.clear"), 8 * 8 * layer, 1);
+  const Totals runs = totals_of(model, plan, training);
+  EXPECT_EQ(runs.nodes.at("gradients.reduce_scatter"), 8 * 8);
+  EXPECT_NEAR(runs.bytes.at("gradients.reduce_scatter"), 4 * 8 * 8 * layer, 1);
+  EXPECT_NEAR(runs.elements.at("gradients.clear"), 8 * 8 * layer, 1);
   const StageMemory stage = memory_budget(model, plan, training)->stages[0];
   EXPECT_NEAR(stage.gradients / B, 4 * (4 * layer / 2 + 2 * layer), 1);
 }
@@ -258,15 +236,15 @@ TEST(GradientRounds, OfZero3GatherInEachPass) {
   ParallelPlan plan{.dp = 4};
   plan.zero = ZeroStage::kParameters, plan.zero_library = ZeroLibrary::kFsdp2;
   plan.grad_accumulation = GradAccumulation::kLow;
-  const Runs each = runs_of(model, plan, training);
+  const Totals each = totals_of(model, plan, training);
   const StageMemory small = memory_budget(model, plan, training)->stages[0];
   plan.reduce_each = ReduceEach::kRound;
-  const Runs once = runs_of(model, plan, training);
+  const Totals once = totals_of(model, plan, training);
   const StageMemory large = memory_budget(model, plan, training)->stages[0];
-  EXPECT_EQ(once.count.at("weights.all_gather"), each.count.at("weights.all_gather"));
-  EXPECT_EQ(once.size.at("weights.all_gather"), each.size.at("weights.all_gather"));
-  EXPECT_NEAR(each.size.at("gradients.reduce_scatter"), 8 * 2 * all, 1);
-  EXPECT_NEAR(once.size.at("gradients.reduce_scatter"), 2 * all, 1);
+  EXPECT_EQ(once.nodes.at("weights.all_gather"), each.nodes.at("weights.all_gather"));
+  EXPECT_EQ(once.bytes.at("weights.all_gather"), each.bytes.at("weights.all_gather"));
+  EXPECT_NEAR(each.bytes.at("gradients.reduce_scatter"), 8 * 2 * all, 1);
+  EXPECT_NEAR(once.bytes.at("gradients.reduce_scatter"), 2 * all, 1);
   EXPECT_NEAR(large.gradients / B, 4 * all / 4 + 2 * all, 1);
   EXPECT_LT(small.gradients, large.gradients);
 }
@@ -279,12 +257,12 @@ TEST(GradientRounds, OfDeepSpeedAreAllReduces) {
   for (const auto& [zero, passes] : {std::pair(ZeroStage::kOptimizer, 1.0), std::pair(ZeroStage::kGradients, 8.0)}) {
     ParallelPlan plan{.dp = 4};
     plan.zero = zero, plan.grad_accumulation = GradAccumulation::kLow;
-    const Runs scattered = runs_of(model, plan, training);
+    const Totals scattered = totals_of(model, plan, training);
     plan.gradient_exchange = GradientExchange::kAllReduce;
-    const Runs summed = runs_of(model, plan, training);
-    EXPECT_NEAR(scattered.size.at("gradients.reduce_scatter"), passes * 2 * all, 1);
-    EXPECT_EQ(summed.count.count("gradients.reduce_scatter"), 0u);
-    EXPECT_NEAR(summed.size.at("gradients.all_reduce"), passes * 2 * all, 1);
+    const Totals summed = totals_of(model, plan, training);
+    EXPECT_NEAR(scattered.bytes.at("gradients.reduce_scatter"), passes * 2 * all, 1);
+    EXPECT_EQ(summed.nodes.count("gradients.reduce_scatter"), 0u);
+    EXPECT_NEAR(summed.bytes.at("gradients.all_reduce"), passes * 2 * all, 1);
     EXPECT_EQ(
         memory_budget(model, plan, training)->peak(),
         memory_budget(model, ParallelPlan{.dp = 4, .zero = zero, .grad_accumulation = GradAccumulation::kLow}, training)
@@ -302,12 +280,11 @@ TEST(GradientRounds, AreOfSharedGradientsAlone) {
     plan.zero = zero, plan.dp = replicas;
     if (zero == ZeroStage::kParameters) plan.zero_library = ZeroLibrary::kFsdp2;
     plan.reduce_each = ReduceEach::kRound;
-    const Runs with = runs_of(model, plan, training);
+    const Totals with = totals_of(model, plan, training);
     const Bytes memory = memory_budget(model, plan, training)->peak();
     plan.reduce_each = ReduceEach::kMicrobatch;
-    const Runs without = runs_of(model, plan, training);
-    EXPECT_EQ(with.count, without.count);
-    EXPECT_EQ(with.size, without.size);
+    const Totals without = totals_of(model, plan, training);
+    EXPECT_EQ(with, without);
     EXPECT_EQ(memory, memory_budget(model, plan, training)->peak());
   }
 }

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,29 +18,10 @@ namespace {
 
 using namespace units;
 
-struct Update {
-  double flops = 0;                     // of the optimizer's products
-  std::map<std::string, double> bytes;  // of collectives, by name
-  std::map<std::string, int> nodes;
-};
-// Sums over the representatives of all stages.
-Update update_of(const Model& model, const ParallelPlan& plan, const Training& training = {8, 1, 512}) {
-  const auto graph = planned_graph(model, plan, training);
-  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
-  Update update;
-  if (!graph) return update;
-  for (std::uint32_t n = 0; n < graph->node_count(); ++n) {
-    const WorkItem& item = graph->work_of(NodeId{n});
-    if (!item.name.starts_with("optimizer.") && item.name.find("gradients.") == std::string::npos) continue;
-    ++update.nodes[item.name];
-    if (const auto* collective = std::get_if<Collective>(&item.work)) update.bytes[item.name] += collective->size / B;
-    const auto* op = std::get_if<Operator>(&item.work);
-    if (const Gemm* gemm = op ? std::get_if<Gemm>(&op->kind) : nullptr) {
-      update.flops += 2.0 * static_cast<double>(gemm->m) * static_cast<double>(gemm->n * gemm->k);
-    }
-  }
-  return update;
+Totals update_of(const Model& model, const ParallelPlan& plan, const Training& training = {8, 1, 512}) {
+  return totals_of(model, plan, training);
 }
+double update_flops(const Totals& totals) { return totals.product_flops("optimizer."); }
 
 // One Newton-Schulz iteration of m x n, m <= n: X X^T, A^2 and B X.
 double flops(double rows, double columns) {
@@ -60,11 +40,11 @@ double flops_of_layer(const Model& model) {
 TEST(Muon, ProductsOfAllMatricesInClosedForm) {
   const Model model = llama(2, 512, 8, 4, 1536);
   ParallelPlan plan{.optimizer = OptimizerKind::kMuon};
-  EXPECT_DOUBLE_EQ(update_of(model, plan).flops, 2 * flops_of_layer(model));
+  EXPECT_DOUBLE_EQ(update_flops(update_of(model, plan)), 2 * flops_of_layer(model));
   plan.muon_steps = 10;  // twice as many
-  EXPECT_DOUBLE_EQ(update_of(model, plan).flops, 4 * flops_of_layer(model));
+  EXPECT_DOUBLE_EQ(update_flops(update_of(model, plan)), 4 * flops_of_layer(model));
   plan.optimizer = OptimizerKind::kAdam;
-  EXPECT_EQ(update_of(model, plan).flops, 0);
+  EXPECT_EQ(update_flops(update_of(model, plan)), 0);
 }
 
 // Each rank gathers 4 bytes an element and does all, sums Gram matrices of 2 bytes an element, or does its own part.
@@ -72,20 +52,20 @@ TEST(Muon, RanksThatShareAMatrix) {
   const Model model = llama(1, 512, 8, 8, 2048);
   ParallelPlan plan{.tp = 4, .sequence_parallel = true, .optimizer = OptimizerKind::kMuon};
   const double weights = 4 * 512 * 512 + 3 * 512 * 2048;
-  const Update whole = update_of(model, plan);
-  EXPECT_DOUBLE_EQ(whole.flops, flops_of_layer(model));
+  const Totals whole = update_of(model, plan);
+  EXPECT_DOUBLE_EQ(update_flops(whole), flops_of_layer(model));
   EXPECT_DOUBLE_EQ(whole.bytes.at("optimizer.muon.all_gather"), 4 * weights);
   plan.muon_tp = MuonSplit::kDistributed;
-  const Update shared = update_of(model, plan);
+  const Totals shared = update_of(model, plan);
   // Outputs are split but for the last products of attention and MLP, whose inputs are: all sums run over 512 x 512.
   const double square = 512.0 * 512, products = 4 * square * weights / 512 / 4 + 6 * 2 * 512 * square;
-  EXPECT_DOUBLE_EQ(shared.flops, 5 * products);
+  EXPECT_DOUBLE_EQ(update_flops(shared), 5 * products);
   EXPECT_DOUBLE_EQ(shared.bytes.at("optimizer.muon.gram.all_reduce"), 5 * 6 * 2 * square);
   EXPECT_FALSE(shared.bytes.contains("optimizer.muon.all_gather"));
   plan.muon_tp = MuonSplit::kBlockwise;
-  const Update own = update_of(model, plan);
+  const Totals own = update_of(model, plan);
   const double attention = 4 * flops(128, 512), mlp = flops(1024, 512) + flops(512, 512);
-  EXPECT_DOUBLE_EQ(own.flops, attention + mlp);
+  EXPECT_DOUBLE_EQ(update_flops(own), attention + mlp);
   EXPECT_FALSE(own.bytes.contains("optimizer.muon.gram.all_reduce"));
 }
 
@@ -173,7 +153,7 @@ TEST(Muon, Buffers) {
   EXPECT_DOUBLE_EQ(gradients().gradients / B, 4 * (others + 8 * largest));
   EXPECT_DOUBLE_EQ(gradients().padding / B, (4 + 2) * (8 * largest - matrix_parameters(model, {})));
   plan.muon_buffers = MuonBuffers::kWhole;
-  const Update whole = update_of(model, plan);
+  const Totals whole = update_of(model, plan);
   EXPECT_DOUBLE_EQ(whole.bytes.at("gradients.all_reduce"), 4 * model_parameters(model).total());
   EXPECT_FALSE(whole.bytes.contains("gradients.reduce_scatter"));
   EXPECT_EQ(gradients().padding, Bytes());
@@ -236,14 +216,14 @@ TEST(Muon, PartsTravelToTheRanksThatGatherThem) {
   const Model model = llama(8, 512, 8, 8, 2048);
   ParallelPlan plan{.dp = 4, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
   plan.optimizer = OptimizerKind::kMuon;
-  const Update update = update_of(model, plan);
+  const Totals update = update_of(model, plan);
   const double part = 4 * matrix_parameters(model, {}) / 4;
   for (const char* way : {"optimizer.muon.momentum.all_to_all", "optimizer.muon.orthogonal.all_to_all"}) {
     EXPECT_DOUBLE_EQ(update.bytes.at(way), part) << way;
     EXPECT_EQ(update.nodes.at(way), 4) << way;  // two layers at a time
   }
-  EXPECT_DOUBLE_EQ(update.flops, 2 * flops_of_layer(model));     // of 8 layers on 4 ranks
-  EXPECT_EQ(update.nodes.at("optimizer.muon.nesterov"), 8 * 4);  // a part of each matrix
+  EXPECT_DOUBLE_EQ(update_flops(update), 2 * flops_of_layer(model));  // of 8 layers on 4 ranks
+  EXPECT_EQ(update.nodes.at("optimizer.muon.nesterov"), 8 * 4);       // a part of each matrix
   const auto optimizer = [&](OptimizerKind kind) {
     plan.optimizer = kind;
     return memory_budget(model, plan, {8, 1, 512, Precision::kBf16})->fullest().optimizer / B;
@@ -265,7 +245,7 @@ TEST(Muon, ManyRanksWaitForTheLargestMatrix) {
   const Model model = llama(16, 512, 8, 8, 2048);
   ParallelPlan plan{.dp = 64, .zero = ZeroStage::kParameters, .zero_library = ZeroLibrary::kFsdp2};
   plan.optimizer = OptimizerKind::kMuon;
-  EXPECT_DOUBLE_EQ(update_of(model, plan, {64, 1, 512}).flops, 4 * flops(2 * 2048, 512));
+  EXPECT_DOUBLE_EQ(update_flops(update_of(model, plan, {64, 1, 512})), 4 * flops(2 * 2048, 512));
 }
 
 // The last two of six layers are waited for as four are. Where three of four layers have a matrix, two layers have two.

@@ -20,33 +20,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Totals {
-  double gemm_flops = 0;
-  std::map<std::string, int> nodes;
-  std::map<std::string, double> bytes;
-};
-
-// Sums over the representative ranks of all stages.
-Totals totals(const ExecutionGraph& graph) {
-  Totals sums;
-  for (std::uint32_t n = 0; n < graph.node_count(); ++n) {
-    const WorkItem& item = graph.work_of(NodeId{n});
-    ++sums.nodes[item.name];
-    if (const auto* op = std::get_if<Operator>(&item.work)) {
-      if (const auto* gemm = std::get_if<Gemm>(&op->kind)) {
-        sums.gemm_flops += 2.0 * static_cast<double>(gemm->batch * gemm->m) * static_cast<double>(gemm->n * gemm->k);
-      } else if (const auto* grouped = std::get_if<GroupedGemm>(&op->kind)) {
-        sums.gemm_flops += 2.0 * static_cast<double>(grouped->rows) * static_cast<double>(grouped->n * grouped->k);
-      }
-    } else if (const auto* collective = std::get_if<Collective>(&item.work)) {
-      sums.bytes[item.name] += collective->size / B;
-    } else {
-      sums.bytes[item.name] += std::get<Message>(item.work).size / B;
-    }
-  }
-  return sums;
-}
-
 ExecutionGraph planned(const Model& model, const ParallelPlan& plan, const Training& training) {
   auto graph = planned_graph(model, plan, training);
   EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
@@ -295,9 +268,9 @@ TEST(Planner, OffloadedActivationsGoDownAndComeBack) {
         ParallelPlan{.pp = 2, .vpp = 2, .schedule = "dualpipe"}}) {
     ParallelPlan away = plan;
     away.offload_activations = 1;
-    const Totals before = totals(planned(gpt(8, 512, 8), plan, training));
+    const Totals before = totals_of(gpt(8, 512, 8), plan, training);
     const ExecutionGraph graph = planned(gpt(8, 512, 8), away, training);
-    Totals after = totals(graph);
+    Totals after = totals_of(graph);
     // One layer of each position, each microbatch of a replica; with two directions, half of the microbatches each.
     const auto expected = static_cast<int>(8 / plan.dp * plan.pp * (plan.schedule == "interleaved" ? 2 : 1));
     EXPECT_EQ(after.nodes["offload.store"], expected) << plan.schedule;
@@ -321,12 +294,12 @@ TEST(Planner, LoraComputesNoGradientsOfFrozenWeights) {
   const Training training{4, 1, 512, Precision::kBf16};
   ParallelPlan plan{.dp = 2, .zero = ZeroStage::kNone};
   const double tokens = 2 * 512, sizes = (1024 + 3072) + (1024 + 1024) + (1024 + 5632) + (2816 + 1024);
-  const double full = totals(planned(model, plan, training)).gemm_flops;
+  const double full = totals_of(model, plan, training).product_flops();
   const StepFlops all = step_flops(model, plan, training);
   plan.lora_rank = 8;
-  const Totals lora = totals(planned(model, plan, training));
+  const Totals lora = totals_of(model, plan, training);
   const double adapters = 2 * 8 * tokens * sizes * 4;  // forward
-  EXPECT_NEAR(lora.gemm_flops / (full * 2 / 3 + 3 * adapters), 1, 1e-12);
+  EXPECT_NEAR(lora.product_flops() / (full * 2 / 3 + 3 * adapters), 1, 1e-12);
   EXPECT_NEAR((all.model - step_flops(model, plan, training).model) / FLOP / (2 * (full / 3 - 3 * adapters)), 1, 1e-12);
   EXPECT_EQ(lora.bytes.at("gradients.all_reduce"), 4 * 8 * sizes * 4);
   for (const auto& [name, count] : lora.nodes) {
@@ -345,10 +318,10 @@ TEST(Planner, FrozenWeightsIn4BitsAreMadeBeforeEachProduct) {
   for (const bool experts : {false, true}) {
     if (experts) model.moe = Experts{.experts = 8, .top_k = 2, .expert_ffn = 512};
     plan.frozen_weights = FrozenWeights::kPlain;
-    const Totals plain = totals(planned(model, plan, training));
+    const Totals plain = totals_of(model, plan, training);
     plan.frozen_weights = FrozenWeights::kNf4;
     const ExecutionGraph graph = planned(model, plan, training);
-    EXPECT_EQ(totals(graph).gemm_flops, plain.gemm_flops);
+    EXPECT_EQ(totals_of(graph).product_flops(), plain.product_flops());
     std::set<std::string> names;
     double weights = 0;  // of one layer
     for (const WorkItem& item : graph.works()) {
@@ -359,7 +332,7 @@ TEST(Planner, FrozenWeightsIn4BitsAreMadeBeforeEachProduct) {
       weights += static_cast<double>(made.elements);
     }
     EXPECT_EQ(weights, 1024.0 * (4 * 1024 + (experts ? 8 * 3 * 512 : 3 * 2816)));
-    EXPECT_EQ(totals(graph).nodes.at("attention.qkv.dequantize"), 2 * 4 * 4);  // passes, layers, microbatches
+    EXPECT_EQ(totals_of(graph).nodes.at("attention.qkv.dequantize"), 2 * 4 * 4);  // passes, layers, microbatches
   }
 }
 
@@ -383,7 +356,7 @@ TEST(Planner, LoraOnSharedAndSplitWeights) {
     EXPECT_EQ(op->dtype, DType::kBf16) << item.name;
   }
   const ParallelPlan shared{.dp = 2, .zero = ZeroStage::kParameters, .lora_rank = 8};
-  const Totals sums = totals(planned(model, shared, {4, 1, 512, Precision::kBf16}));
+  const Totals sums = totals_of(model, shared, {4, 1, 512, Precision::kBf16});
   const double all = (1024 + 3072) + 2048 + (1024 + 5632) + (2816 + 1024.0);
   const double layer = 1024.0 * (4 * 1024 + 3 * 2816) + 2 * 1024;
   // Forward and backward of two microbatches: four layers, and embedding and loss in the forward pass.
@@ -405,7 +378,7 @@ TEST(Planner, RanksAgreeOnDelayedFactors) {
                     .sequence_parallel = true,
                     .delayed_scaling = true};
   const char* const kName = "fp8.largest.all_reduce";
-  const auto agreed = [&] { return totals(planned(model, plan, training)); };
+  const auto agreed = [&] { return totals_of(model, plan, training); };
   const int passes = 2 * 4 * 2;  // stages, microbatches, chunks
   EXPECT_EQ(agreed().nodes.at(kName), 2 * passes);
   EXPECT_EQ(agreed().bytes.at(kName), passes * 4.0 * 4 * (3 + 2) * 4);
@@ -509,8 +482,7 @@ TEST(Planner, FirstAndLastLayersStayIn16Bits) {
     mixed.bf16_first_layers = 8;
     Training plain = training;
     plain.precision = Precision::kBf16;
-    const Totals all = totals(planned(gpt(8, 512, 8), mixed, training)),
-                 none = totals(planned(gpt(8, 512, 8), plan, plain));
+    const Totals all = totals_of(gpt(8, 512, 8), mixed, training), none = totals_of(gpt(8, 512, 8), plan, plain);
     EXPECT_EQ(all.nodes, none.nodes);
     EXPECT_EQ(all.bytes, none.bytes);
     const auto memory = [](const ParallelPlan& of, const Training& with) {
@@ -546,9 +518,9 @@ TEST(Planner, FlopsOfTheGraphAreTheModels) {
         .recompute_layers = 3,
         .flash_attention = false}}) {
     const Training training{8, 2, 512, Precision::kBf16};
-    const Totals sums = totals(planned(model, plan, training));
+    const Totals sums = totals_of(model, plan, training);
     const double ranks = static_cast<double>(plan.tp);
-    EXPECT_NEAR(sums.gemm_flops * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
+    EXPECT_NEAR(sums.product_flops() * ranks / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9)
         << "tp " << plan.tp << " pp " << plan.pp << " " << plan.schedule << " " << plan.recompute_layers;
   }
 }
@@ -561,7 +533,7 @@ TEST(Planner, FlopsHaveTheProjectionOfPerLayerEmbeddings) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     const ParallelPlan plan{.recompute = recompute, .flash_attention = false};
     const Training training{8, 2, 512, Precision::kBf16};
-    const double executed = totals(planned(model, plan, training)).gemm_flops;
+    const double executed = totals_of(model, plan, training).product_flops();
     EXPECT_NEAR(executed / (step_flops(model, plan, training).hardware / FLOP), 1, 1e-9);
   }
 }
@@ -577,7 +549,7 @@ TEST(Planner, PaddingIsOfTheHardwareAndDroppedTokensAreOfNothing) {
     const ParallelPlan plan{
         .dp = 4, .ep = 4, .expert_capacity = {capacity}, .recompute = recompute, .flash_attention = false};
     const StepFlops all = step_flops(model, plan, training);
-    const double executed = 4 * totals(planned(model, plan, training)).gemm_flops;
+    const double executed = 4 * totals_of(model, plan, training).product_flops();
     EXPECT_NEAR(executed / (all.hardware / FLOP), 1, 1e-9) << capacity;
     return all;
   };
@@ -610,10 +582,10 @@ TEST(Planner, AForwardPassIsAThirdOfTrainingAndSumsNothing) {
                       .vpp = schedule->least_chunks,
                       .schedule = std::string(schedule->name),
                       .flash_attention = false};
-    const Totals all = totals(planned(model, plan, training));
+    const Totals all = totals_of(model, plan, training);
     plan.passes = Passes::kForward;
-    const Totals forward = totals(planned(model, plan, training));
-    EXPECT_NEAR(3 * forward.gemm_flops / all.gemm_flops, 1, 1e-12) << schedule->name;
+    const Totals forward = totals_of(model, plan, training);
+    EXPECT_NEAR(3 * forward.product_flops() / all.product_flops(), 1, 1e-12) << schedule->name;
     const StepFlops flops = step_flops(model, plan, training);
     plan.passes = Passes::kTraining;
     EXPECT_DOUBLE_EQ(3 * (flops.model / FLOP), step_flops(model, plan, training).model / FLOP);
@@ -625,9 +597,9 @@ TEST(Planner, AForwardPassIsAThirdOfTrainingAndSumsNothing) {
     }
   }
   ParallelPlan sharded{.passes = Passes::kForward, .dp = 4, .zero = ZeroStage::kParameters};
-  const Totals forward = totals(planned(model, sharded, training));
+  const Totals forward = totals_of(model, sharded, training);
   sharded.passes = Passes::kTraining;
-  const Totals all = totals(planned(model, sharded, training));
+  const Totals all = totals_of(model, sharded, training);
   EXPECT_GT(forward.nodes.at("weights.all_gather"), 0);
   EXPECT_LT(forward.nodes.at("weights.all_gather"), all.nodes.at("weights.all_gather"));
   EXPECT_EQ(forward.nodes.count("gradients.reduce_scatter"), 0u);
@@ -639,9 +611,9 @@ TEST(Planner, GradientsAloneEndBeforeTheUpdate) {
   const Training training{16, 1, 256, Precision::kBf16};
   for (const ZeroStage zero : {ZeroStage::kNone, ZeroStage::kOptimizer, ZeroStage::kGradients}) {
     ParallelPlan plan{.pp = 2, .dp = 2, .zero = zero};
-    Totals all = totals(planned(model, plan, training));
+    Totals all = totals_of(model, plan, training);
     plan.passes = Passes::kGradients;
-    const Totals gradients = totals(planned(model, plan, training));
+    const Totals gradients = totals_of(model, plan, training);
     std::erase_if(all.nodes, [](const auto& entry) {
       return entry.first.starts_with("optimizer.") || entry.first == "weights.all_gather";
     });
@@ -657,14 +629,14 @@ TEST(Planner, TensorParallelCommunication) {
   const Training training{2, 1, 1024, Precision::kBf16};
   const double states = 1024.0 * 1024 * 2;
   ParallelPlan plan{.tp = 4};
-  Totals sums = totals(planned(model, plan, training));
+  Totals sums = totals_of(model, plan, training);
   EXPECT_EQ(sums.nodes["attention.all_reduce"], 4 * 2);
   EXPECT_EQ(sums.nodes["mlp.all_reduce"], 4 * 2);
   EXPECT_EQ(sums.nodes["attention.qkv.dgrad.all_reduce"], 4 * 2);
   EXPECT_EQ(sums.nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
   EXPECT_DOUBLE_EQ(sums.bytes["mlp.all_reduce"], 8 * states);
   plan.sequence_parallel = true;
-  sums = totals(planned(model, plan, training));
+  sums = totals_of(model, plan, training);
   for (const char* name : {"attention.all_gather", "attention.reduce_scatter", "mlp.all_gather", "mlp.reduce_scatter",
                            "mlp.fc2.grad.all_gather", "mlp.fc1.input.all_gather", "mlp.fc1.dgrad.reduce_scatter",
                            "attention.proj.grad.all_gather", "attention.qkv.input.all_gather"}) {
@@ -674,9 +646,9 @@ TEST(Planner, TensorParallelCommunication) {
   EXPECT_EQ(sums.nodes.count("mlp.all_reduce"), 0u);
   // Waiting for them changes when they run, not what they carry.
   plan.blocking_tp = TensorBlocking::kOn;
-  EXPECT_EQ(totals(planned(model, plan, training)).bytes, sums.bytes);
+  EXPECT_EQ(totals_of(model, plan, training).bytes, sums.bytes);
   plan.sequence_parallel = false;
-  EXPECT_EQ(totals(planned(model, plan, training)).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
+  EXPECT_EQ(totals_of(model, plan, training).nodes["mlp.fc1.dgrad.all_reduce"], 4 * 2);
 }
 
 // Every boundary between chunks is crossed once a microbatch and direction, by the hidden states of a rank: all of
@@ -687,7 +659,7 @@ TEST(Planner, PipelineMessages) {
   for (const auto& [plan, crossings] :
        {std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2}, 3},
         std::pair{ParallelPlan{.tp = 2, .pp = 4, .dp = 2, .vpp = 2, .schedule = "interleaved"}, 7}}) {
-    const Totals sums = totals(planned(model, plan, training));
+    const Totals sums = totals_of(model, plan, training);
     EXPECT_EQ(sums.nodes.at("pipeline.forward.send"), crossings * 4);
     EXPECT_EQ(sums.nodes.at("pipeline.backward.send"), crossings * 4);
     const double all = crossings * 4 * 1024.0 * 1024 * 2;
@@ -695,11 +667,11 @@ TEST(Planner, PipelineMessages) {
     EXPECT_EQ(sums.nodes.count("pipeline.forward.all_gather"), 0u);
     ParallelPlan parts = plan;
     parts.scatter_p2p = true;
-    const Totals gathered = totals(planned(model, parts, training));
+    const Totals gathered = totals_of(model, parts, training);
     EXPECT_DOUBLE_EQ(gathered.bytes.at("pipeline.forward.send"), all / 2);
     EXPECT_DOUBLE_EQ(gathered.bytes.at("pipeline.forward.all_gather"), all);
     parts.sequence_parallel = true;
-    const Totals sharded = totals(planned(model, parts, training));
+    const Totals sharded = totals_of(model, parts, training);
     EXPECT_DOUBLE_EQ(sharded.bytes.at("pipeline.forward.send"), all / 2);
     EXPECT_EQ(sharded.nodes.count("pipeline.forward.all_gather"), 0u);
   }
@@ -708,7 +680,7 @@ TEST(Planner, PipelineMessages) {
 TEST(Planner, MessagesOfHyperConnectionsHaveAllStreams) {
   Model model = gpt(8, 1024, 16);
   model.residual_streams = 4;
-  const Totals sums = totals(planned(model, ParallelPlan{.pp = 4}, {8, 1, 1024, Precision::kBf16}));
+  const Totals sums = totals_of(model, ParallelPlan{.pp = 4}, {8, 1, 1024, Precision::kBf16});
   EXPECT_DOUBLE_EQ(sums.bytes.at("pipeline.forward.send"), 3 * 8 * 4 * 1024.0 * 1024 * 2);
 }
 
@@ -720,9 +692,9 @@ TEST(Planner, WeightsTravelInTheirOwnFormats) {
   ParallelPlan plan{.dp = 4, .ep = 2, .zero = ZeroStage::kOptimizer};
   plan.fp8_params = true;
   const Training training{8, 1, 512, Precision::kFp8};
-  const Totals once = totals(planned(model, plan, training));
+  const Totals once = totals_of(model, plan, training);
   plan.overlap_param_gather = true;
-  const Totals by_layer = totals(planned(model, plan, training));
+  const Totals by_layer = totals_of(model, plan, training);
   const double experts = 4 * 4 * 3 * 512.0 * 1024;
   EXPECT_DOUBLE_EQ(once.bytes.at("experts.weights.all_gather"), experts);
   EXPECT_DOUBLE_EQ(by_layer.bytes.at("experts.weights.all_gather"), experts);
@@ -744,9 +716,9 @@ TEST(Planner, OneTableTravelsOnce) {
     if (plan.schedule != "1f1b") plan.vpp = 2;
     Training training{16, 1, 512, Precision::kBf16};
     training.mtp = model.prediction_layers > 0;
-    const Totals once = totals(planned(model, plan, training));
+    const Totals once = totals_of(model, plan, training);
     plan.overlap_param_gather = plan.overlap_grad_reduce = true;
-    const Totals by_part = totals(planned(model, plan, training));
+    const Totals by_part = totals_of(model, plan, training);
     for (const char* name : {"weights.all_gather", "gradients.reduce_scatter"}) {
       EXPECT_NEAR(by_part.bytes.at(name) / once.bytes.at(name), 1, 1e-9) << schedule << " " << name;
     }
@@ -780,13 +752,13 @@ TEST(Planner, DataParallelCommunication) {
   ParallelPlan plan{.dp = 4};
   for (const bool overlap : {false, true}) {
     plan.overlap_grad_reduce = plan.overlap_param_gather = overlap;
-    const Totals sums = totals(planned(model, plan, training));
+    const Totals sums = totals_of(model, plan, training);
     EXPECT_DOUBLE_EQ(sums.bytes.at("gradients.reduce_scatter"), 4 * parameters);
     EXPECT_DOUBLE_EQ(sums.bytes.at("weights.all_gather"), 2 * parameters);
     EXPECT_EQ(sums.nodes.at("gradients.reduce_scatter"), overlap ? 6 : 1);
   }
   plan.zero = ZeroStage::kNone;
-  const Totals sums = totals(planned(model, plan, training));
+  const Totals sums = totals_of(model, plan, training);
   EXPECT_DOUBLE_EQ(sums.bytes.at("gradients.all_reduce"), 4 * parameters);
   EXPECT_EQ(sums.nodes.count("weights.all_gather"), 0u);
 }
@@ -865,16 +837,16 @@ TEST(Planner, GradientsAreSummedByTheProductsOrApart) {
   auto apart = added();
   EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 4 + 4 + 4 + 4));
   EXPECT_DOUBLE_EQ(fused.at("mlp.fc2.wgrad") - apart.at("mlp.fc2.wgrad"), 4 * weights * (4 + 4 - 2));
-  const double reduced = totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter");
+  const double reduced = totals_of(model, plan, training).bytes.at("gradients.reduce_scatter");
   plan.grad_accumulation = GradAccumulation::kLow;
   apart = added();
   EXPECT_DOUBLE_EQ(apart.at("mlp.fc2.wgrad.accumulate"), 4 * weights * (2 + 2 + 2));
-  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter"), reduced / 2);
+  EXPECT_DOUBLE_EQ(totals_of(model, plan, training).bytes.at("gradients.reduce_scatter"), reduced / 2);
   plan.grad_accumulation = GradAccumulation::kFusedLow;
   const auto low = added();
   EXPECT_EQ(low.count("mlp.fc2.wgrad.accumulate"), 0u);
   EXPECT_DOUBLE_EQ(low.at("mlp.fc2.wgrad") - apart.at("mlp.fc2.wgrad"), 4 * weights * 2);
-  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("gradients.reduce_scatter"), reduced / 2);
+  EXPECT_DOUBLE_EQ(totals_of(model, plan, training).bytes.at("gradients.reduce_scatter"), reduced / 2);
 }
 
 // Each work runs as often as there are nodes of it in the graph of all stages.
@@ -908,7 +880,7 @@ TEST(Planner, ExpertsAreReachedByAllToAll) {
   Model model = llama(4, 1024, 16, 8, 4096);
   model.moe = Experts{8, 2, 2048, 1, 2048, 1};
   const Training training{8, 1, 1024, Precision::kBf16};
-  const Totals sums = totals(planned(model, {.dp = 4, .ep = 4}, training));
+  const Totals sums = totals_of(model, {.dp = 4, .ep = 4}, training);
   // Two microbatches, three layers with experts; 1024 tokens to two experts each.
   EXPECT_EQ(sums.nodes.at("moe.dispatch"), 6);
   EXPECT_DOUBLE_EQ(sums.bytes.at("moe.dispatch"), 6 * 1024.0 * 2 * 1024 * 2);
@@ -923,12 +895,12 @@ TEST(Planner, ExpertsMayHaveReplicasInOneReplicaOfTheModel) {
   ParallelPlan plan{.tp = 8, .ep = 4, .etp = 1, .sequence_parallel = true};
   const Training training{1, 1, 512, Precision::kBf16};
   const double parameters = 2 * 2 * 3 * 512 * 1024;  // of two layers: two experts each
-  const Totals sharded = totals(planned(model, plan, training));
+  const Totals sharded = totals_of(model, plan, training);
   EXPECT_DOUBLE_EQ(sharded.bytes.at("experts.gradients.reduce_scatter"), 4 * parameters);
   EXPECT_DOUBLE_EQ(sharded.bytes.at("experts.weights.all_gather"), 2 * parameters);
   EXPECT_FALSE(sharded.bytes.contains("gradients.reduce_scatter"));
   plan.zero = ZeroStage::kNone;
-  EXPECT_DOUBLE_EQ(totals(planned(model, plan, training)).bytes.at("experts.gradients.all_reduce"), 4 * parameters);
+  EXPECT_DOUBLE_EQ(totals_of(model, plan, training).bytes.at("experts.gradients.all_reduce"), 4 * parameters);
 }
 
 // Experts that work on a quarter of the hidden size: tokens travel in that width, and two projections, whole on every
@@ -940,16 +912,16 @@ TEST(Planner, ExpertsOnAPartOfTheHiddenSize) {
   const Training training{4, 1, 512, Precision::kBf16};
   const double experts = 8 * 3 * 1024;
   const double whole = model_parameters(model).total() - experts * 512;
-  const Totals wide = totals(planned(model, plan, training));
+  const Totals wide = totals_of(model, plan, training);
   model.moe->latent = 128;
   EXPECT_DOUBLE_EQ(model_parameters(model).total(), whole + experts * 128 + 2 * 512 * 128);
-  const Totals narrow = totals(planned(model, plan, training));
+  const Totals narrow = totals_of(model, plan, training);
   for (const char* name : {"moe.dispatch", "moe.combine", "moe.dispatch.backward", "moe.combine.backward"}) {
     EXPECT_DOUBLE_EQ(narrow.bytes.at(name), wide.bytes.at(name) / 4) << name;
   }
   // 512 tokens, each with two experts, forward and twice backward.
   const double rows = 2 * 512, saved = 3 * 2 * rows * 3 * 1024 * (512 - 128), added = 3 * 2 * 512.0 * 2 * 512 * 128;
-  EXPECT_DOUBLE_EQ(narrow.gemm_flops, wide.gemm_flops - saved + added);
+  EXPECT_DOUBLE_EQ(narrow.product_flops(), wide.product_flops() - saved + added);
   EXPECT_EQ(narrow.nodes.at("moe.latent_up.wgrad"), 1);
 }
 
@@ -1253,7 +1225,7 @@ TEST(PlanCache, ChangesNoProgramWhicheverFieldDiffers) {
         ++feasible;
         EXPECT_TRUE(remembered->works == fresh->works) << field;
         EXPECT_EQ(remembered->fragments, fresh->fragments) << field;
-        EXPECT_EQ(totals(expand(*remembered).graph).nodes, totals(expand(*fresh).graph).nodes) << field;
+        EXPECT_EQ(totals_of(expand(*remembered).graph).nodes, totals_of(expand(*fresh).graph).nodes) << field;
         const auto budget = memory_budget(model, plan, training, cache);
         EXPECT_EQ(budget->peak(), memory_budget(model, plan, training)->peak()) << field;
       }
@@ -1334,7 +1306,7 @@ TEST(Prediction, AddsItsLayerProjectionAndLoss) {
 
   // Of a table that replicas share, each sums its part.
   const auto bytes = [&](ZeroStage zero) {
-    const Totals all = totals(planned(model, {.pp = 2, .dp = 4, .zero = zero}, training));
+    const Totals all = totals_of(model, {.pp = 2, .dp = 4, .zero = zero}, training);
     return all.bytes.at("embedding.gradients.all_reduce");
   };
   EXPECT_DOUBLE_EQ(bytes(ZeroStage::kOptimizer), 2 * 4 * table);
@@ -1366,7 +1338,7 @@ TEST(Prediction, AStageOfItsOwnHoldsItAndItsTable) {
   for (const int stage : {0, 2}) EXPECT_EQ((count[{"embedding.gradients.all_reduce", stage}]), 1) << stage;
   EXPECT_EQ((count[{"embedding.gradients.all_reduce", 3}]), 0);
   // Behind it travel the model's hidden states and those for the next tokens.
-  const Totals sums = totals(planned(model, plan, training));
+  const Totals sums = totals_of(model, plan, training);
   for (const char* sent : {"pipeline.forward.send", "pipeline.backward.send"}) {
     EXPECT_DOUBLE_EQ(sums.bytes.at(sent), 8 * (1 + 1 + 2) * 128.0 * 512 * 2) << sent;
   }

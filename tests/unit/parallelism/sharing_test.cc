@@ -291,22 +291,6 @@ TEST_F(Context, RefusesWhatItCannotDivide) {
   EXPECT_THAT(error_of({.cp = 8, .cp_inner = 2}), HasSubstr("use plan/cp_comm=a2a+p2p"));
 }
 
-struct Traffic {
-  std::map<std::string, double> bytes;
-  std::map<std::string, int> count;
-};
-Traffic traffic_of(const Model& model, const ParallelPlan& plan, const Training& training) {
-  const auto graph = planned_graph(model, plan, training);
-  EXPECT_TRUE(graph) << (graph ? "" : to_text(graph.error()));
-  Traffic traffic;
-  for (std::uint32_t n = 0; graph && n < graph->node_count(); ++n) {
-    const WorkItem& item = graph->work_of(NodeId{n});
-    ++traffic.count[item.name];
-    if (const auto* collective = std::get_if<Collective>(&item.work)) traffic.bytes[item.name] += collective->size / B;
-  }
-  return traffic;
-}
-
 double padded_parameters(const Model& model) {
   const double table =
       static_cast<double>(model.hidden) * static_cast<double>((model.vocabulary + 127) / 128 * 128 - model.vocabulary);
@@ -321,24 +305,24 @@ TEST(SharedWeights, MoveThreeTimesTheModel) {
   ParallelPlan plan{.dp = 8, .zero = ZeroStage::kParameters};
   const double microbatches = 2, all = padded_parameters(model),
                layers = 4 * parameters_of(layer_block(Shape(model, plan, training), layer_kind(model, 0))).total();
-  Traffic traffic = traffic_of(model, plan, training);
+  Totals traffic = totals_of(model, plan, training);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * microbatches * (all + layers), 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
   // A pass for weight gradients alone multiplies inputs and gradients: it gathers no layer, and no table.
   const auto gathered = [&](const char* schedule) {
-    return traffic_of(model, {.pp = 2, .dp = 4, .schedule = schedule, .zero = ZeroStage::kParameters}, training)
+    return totals_of(model, {.pp = 2, .dp = 4, .schedule = schedule, .zero = ZeroStage::kParameters}, training)
         .bytes["weights.all_gather"];
   };
   EXPECT_NEAR(gathered("zb-h1"), gathered("1f1b"), 1);
   plan.reshard = false;
-  EXPECT_NEAR(traffic_of(model, plan, training).bytes["weights.all_gather"], 2 * microbatches * all, 1);
+  EXPECT_NEAR(totals_of(model, plan, training).bytes["weights.all_gather"], 2 * microbatches * all, 1);
   plan.zero = ZeroStage::kGradients;
-  traffic = traffic_of(model, plan, training);
+  traffic = totals_of(model, plan, training);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
   // In sets of 4: each set scatters, then rank i of one set sums with rank i of the other.
   plan.shard = 4;
-  traffic = traffic_of(model, plan, training);
+  traffic = totals_of(model, plan, training);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * microbatches * all, 1);
   EXPECT_NEAR(traffic.bytes["gradients.all_reduce"], 4 * microbatches * all / 4, 1);
 }
@@ -392,12 +376,12 @@ TEST(SharedGradients, AreAveragedByAKernelOrTheirReduction) {
   const Model model = llama(4, 512, 8, 8, 1024);
   for (const bool overlap : {false, true}) {
     ParallelPlan plan{.dp = 8, .zero = ZeroStage::kOptimizer, .overlap_grad_reduce = overlap};
-    Traffic traffic = traffic_of(model, plan, {32, 2, 256, Precision::kBf16});
-    EXPECT_GT(traffic.count["gradients.scale"], 0);
+    Totals traffic = totals_of(model, plan, {32, 2, 256, Precision::kBf16});
+    EXPECT_GT(traffic.nodes["gradients.scale"], 0);
     const double reduced = traffic.bytes["gradients.reduce_scatter"];
     plan.average_in_collective = true;
-    traffic = traffic_of(model, plan, {32, 2, 256, Precision::kBf16});
-    EXPECT_EQ(traffic.count.count("gradients.scale"), 0u);
+    traffic = totals_of(model, plan, {32, 2, 256, Precision::kBf16});
+    EXPECT_EQ(traffic.nodes.count("gradients.scale"), 0u);
     EXPECT_EQ(traffic.bytes["gradients.reduce_scatter"], reduced);
   }
 }
@@ -412,42 +396,42 @@ TEST(SharedWeights, OfFsdp2) {
                     .zero = ZeroStage::kParameters,
                     .zero_library = ZeroLibrary::kFsdp2,
                     .grad_accumulation = GradAccumulation::kFp32};
-  Traffic traffic = traffic_of(model, plan, training);
-  EXPECT_EQ(traffic.count["weights.all_gather"], 2 * (2 * 4 + 2));  // embedding and loss forward only
-  EXPECT_EQ(traffic.count["weights.unpack"], traffic.count["weights.all_gather"]);
-  EXPECT_EQ(traffic.count.count("optimizer.zero_gradients"), 0u);
+  Totals traffic = totals_of(model, plan, training);
+  EXPECT_EQ(traffic.nodes["weights.all_gather"], 2 * (2 * 4 + 2));  // embedding and loss forward only
+  EXPECT_EQ(traffic.nodes["weights.unpack"], traffic.nodes["weights.all_gather"]);
+  EXPECT_EQ(traffic.nodes.count("optimizer.zero_gradients"), 0u);
   const auto graph = planned_graph(model, plan, training);
   for (const WorkItem& item : graph->works()) {
     if (item.name != "gradients.pack") continue;
     EXPECT_EQ(std::get<Elementwise>(std::get<Operator>(item.work).kind).outputs, 2);
   }
   plan.zero_library = ZeroLibrary::kFsdp;
-  traffic = traffic_of(model, plan, training);
-  EXPECT_EQ(traffic.count["weights.all_gather"], 2 * (2 * 4 + 2));
-  EXPECT_EQ(traffic.count.count("weights.unpack"), 0u);
+  traffic = totals_of(model, plan, training);
+  EXPECT_EQ(traffic.nodes["weights.all_gather"], 2 * (2 * 4 + 2));
+  EXPECT_EQ(traffic.nodes.count("weights.unpack"), 0u);
 
   plan.zero_library = ZeroLibrary::kFsdp2;
   plan.dp = 4;
   plan.pp = 2;
-  traffic = traffic_of(model, plan, training);
+  traffic = totals_of(model, plan, training);
   const double all = padded_parameters(model);
   EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
   EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * all, 1);
   for (const bool overlap : {false, true}) {  // steps without an update as well
     plan.overlap_param_gather = overlap;
     plan.passes = Passes::kGradients;
-    traffic = traffic_of(model, plan, training);
+    traffic = totals_of(model, plan, training);
     EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
     EXPECT_NEAR(traffic.bytes["gradients.reduce_scatter"], 4 * all, 1);
     plan.passes = Passes::kForward;
-    traffic = traffic_of(model, plan, training);
+    traffic = totals_of(model, plan, training);
     EXPECT_NEAR(traffic.bytes["weights.all_gather"], 2 * all, 1);
-    EXPECT_EQ(traffic.count.count("gradients.reduce_scatter"), 0u);
+    EXPECT_EQ(traffic.nodes.count("gradients.reduce_scatter"), 0u);
   }
   plan.passes = Passes::kTraining;
   plan.overlap_param_gather = false;
   plan.zero_library = ZeroLibrary::kDefault;
-  EXPECT_GT(traffic_of(model, plan, training).bytes["gradients.reduce_scatter"], 4 * 4 * all - 1);  // microbatches
+  EXPECT_GT(totals_of(model, plan, training).bytes["gradients.reduce_scatter"], 4 * 4 * all - 1);  // microbatches
 }
 
 // Each pass casts the weights that it gathered in 16 bits, in one layout, and nothing is cast at the end of the step.
@@ -476,7 +460,7 @@ TEST(SharedWeights, AreCastWhereTheyCome) {
   EXPECT_THAT(casts(plan, Precision::kFp8), ElementsAre(std::pair("optimizer.quantize_weights", quantized / 8)));
   EXPECT_THAT(casts(plan, Precision::kMxFp8), ElementsAre(std::pair("optimizer.quantize_weights", quantized)));
   const auto gathered = [&](Precision precision) {
-    return traffic_of(model, plan, {32, 2, 256, precision}).bytes.at("weights.all_gather");
+    return totals_of(model, plan, {32, 2, 256, precision}).bytes.at("weights.all_gather");
   };
   EXPECT_NEAR(gathered(Precision::kMxFp8), 2 * padded_parameters(model), 1);
   EXPECT_NEAR(gathered(Precision::kFp8), 2 * padded_parameters(model) - quantized, 1);
@@ -486,8 +470,8 @@ TEST(SharedWeights, AreCastWhereTheyCome) {
 TEST(SharedWeights, OfDualPipeAreSummedByTheirShares) {
   const Model model = llama(4, 512, 8, 8, 1024);
   const ParallelPlan plan{.pp = 2, .dp = 2, .vpp = 2, .schedule = "dualpipe", .zero = ZeroStage::kOptimizer};
-  const Traffic traffic = traffic_of(model, plan, {16, 1, 256, Precision::kBf16});
-  EXPECT_EQ(traffic.count.at("mirror.gradients.all_reduce"), 2);
+  const Totals traffic = totals_of(model, plan, {16, 1, 256, Precision::kBf16});
+  EXPECT_EQ(traffic.nodes.at("mirror.gradients.all_reduce"), 2);
   EXPECT_NEAR(traffic.bytes.at("mirror.gradients.all_reduce"), 2 * 4 * padded_parameters(model) / 2, 1);
 }
 
