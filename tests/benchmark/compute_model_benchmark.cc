@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "compute_model_gpus.h"
 #include "ns_dist/cached_cost.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/compute_model.h"
 #include "ns_dist/kernel_table.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -2,6 +2,7 @@
 #include <benchmark/benchmark.h>
 
 #include "ns_dist/network_model.h"
+#include "support/clusters.h"
 #include "support/completion_times.h"
 
 namespace ns_dist {
@@ -9,18 +10,8 @@ namespace {
 
 using namespace units;
 
-Cluster dgx_h100() {
-  Cluster cluster;
-  cluster.id = "dgx-h100";
-  cluster.gpu.architecture = "hopper";
-  cluster.gpu.boost_clock = 1980 * MHz;
-  cluster.levels = {{{"nvlink4", "NVLink 4", FabricKind::kNvswitch, 450 * GB / s, 0.6 * us}, 8, 1, 1},
-                    {{"ndr", "NDR", FabricKind::kInfiniband, 50 * GB / s, 2.7 * us}, 0, 1, 1}};
-  return cluster;
-}
-
 void forecasts(benchmark::State& state, CollectiveKind kind, const RankGroup& group) {
-  const auto model = *make_network_model(dgx_h100());
+  const auto model = *make_network_model(test::dgx_h100());
   double bytes = 1e3;
   for (auto _ : state) {
     bytes = bytes < 1e9 ? bytes * 1.01 : 1e3;

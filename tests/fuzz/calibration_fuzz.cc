@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "ns_dist/network_model.h"
-#include "tests/unit/network_model/clusters.h"
+#include "tests/support/clusters.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ns_dist;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ns_dist/kernel_table.h"
-#include "tests/compute_model_gpus.h"
+#include "tests/support/gpus.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ns_dist;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ns_dist/compute_model.h"
-#include "tests/compute_model_gpus.h"
+#include "tests/support/gpus.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ns_dist;

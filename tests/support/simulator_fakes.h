@@ -13,6 +13,7 @@
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/scenario.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 
@@ -132,24 +133,12 @@ inline Scenario small_scenario() {
   model.vocabulary = 32768;
   model.sequence = 1024;
   Gpu& gpu = scenario.cluster.gpu;
+  gpu = a100();
   gpu.id = gpu.name = "test-gpu";
-  gpu.vendor = "nvidia";
-  gpu.architecture = "ampere";
   gpu.compute_capability = "8.0";
-  gpu.process_nm = 7;
-  gpu.sm_count = 108;
   gpu.base_clock = 1095 * MHz;
   gpu.boost_clock = 1410 * MHz;
-  gpu.tensor[DType::kBf16] = 312 * TFLOP / s;
-  gpu.vector[DType::kFp32] = 19.5 * TFLOP / s;
   gpu.vector[DType::kBf16] = 78 * TFLOP / s;
-  gpu.memory_type = "HBM2e";
-  gpu.memory = 80 * GiB;
-  gpu.memory_bandwidth = 2039 * GB / s;
-  gpu.l2_cache = 40 * MiB;
-  gpu.shared_memory_per_sm = 164 * KiB;
-  gpu.registers_per_sm = 256 * KiB;
-  gpu.board_power = 400 * W;
   gpu.pcie_bandwidth = 32 * GB / s;
   scenario.cluster.id = scenario.cluster.name = "test-cluster";
   scenario.cluster.levels = {{{"nvlink", "NVLink", FabricKind::kNvswitch, 300 * GB / s, 2 * us}, 8, 1, 1},

@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "compute_model_gpus.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/compute_model.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -121,6 +124,46 @@ T attribute_as(const TraceNode& node, const char* name) {
 
 inline std::int64_t integer_of(const TraceNode& node, const char* name) {
   return attribute_as<std::int64_t>(node, name);
+}
+
+// What all ranks send, receive and call.
+struct Communication {
+  using Channel = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;  // from, to, tag, bytes
+  std::multiset<Channel> sends, receives;
+  using Calls = std::vector<std::pair<std::int64_t, std::int64_t>>;  // kind, bytes
+  std::map<std::string, std::map<Rank, Calls>> calls;                // by group
+};
+inline Communication communication_of(const WrittenStep& step) {
+  Communication out;
+  for (Rank rank = 0; rank < step.summary.ranks; ++rank) {
+    for (const TraceNode& node : step.traces[static_cast<std::size_t>(rank)]) {
+      if (node.type == TraceNodeType::kCollective) {
+        out.calls[attribute_as<std::string>(node, "pg_name")][rank].emplace_back(integer_of(node, "comm_type"),
+                                                                                 integer_of(node, "comm_size"));
+      } else if (node.type != TraceNodeType::kCompute) {
+        auto& side = node.type == TraceNodeType::kSend ? out.sends : out.receives;
+        side.insert({integer_of(node, "comm_src"), integer_of(node, "comm_dst"), integer_of(node, "comm_tag"),
+                     integer_of(node, "comm_size")});
+      }
+    }
+  }
+  return out;
+}
+
+// Where ranks disagree. Empty: all that is sent is received, and the members of each group call it alike.
+inline std::string disagreement(const WrittenStep& step) {
+  const Communication all = communication_of(step);
+  if (all.sends != all.receives) return "sends and receives";
+  for (const auto& [group, by_rank] : all.calls) {
+    std::set<Rank> members;
+    for (const auto& [rank, calls] : by_rank) {
+      members.insert(rank);
+      if (calls != by_rank.begin()->second) return "group " + group + ", rank " + std::to_string(rank);
+    }
+    const std::vector<Rank>& listed = step.groups.at(std::stoll(group));
+    if (members != std::set<Rank>(listed.begin(), listed.end())) return "members of group " + group;
+  }
+  return "";
 }
 
 inline std::string text_of(const ReplayReport& report) {

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "compute_model_gpus.h"
 #include "ns_dist/compute_model.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "compute_model_gpus.h"
 #include "ns_dist/catalog.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

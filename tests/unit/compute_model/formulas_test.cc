@@ -6,10 +6,10 @@
 #include <map>
 #include <string>
 
-#include "compute_model_gpus.h"
 #include "families.h"
 #include "kernel_features.h"
 #include "ns_dist/compute_model.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "calibration.h"
-#include "compute_model_gpus.h"
 #include "ns_dist/csv_table.h"
 #include "ns_dist/operator_text.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compute_model_gpus.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

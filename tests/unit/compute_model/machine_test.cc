@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compute_model_gpus.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -8,8 +8,8 @@
 #include <numbers>
 
 #include "calibration.h"
-#include "compute_model_gpus.h"
 #include "ns_dist/kernel_table.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <limits>
 
-#include "compute_model_gpus.h"
 #include "data_sheet.h"
 #include "embedded_weights.h"
 #include "ns_dist/catalog.h"
+#include "support/gpus.h"
 #include "weights_file.h"
 
 namespace ns_dist {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compute_model_gpus.h"
 #include "ns_dist/catalog.h"
+#include "support/gpus.h"
 #include "weights_file.h"
 
 namespace ns_dist {

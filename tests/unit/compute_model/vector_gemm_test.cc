@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "compute_model_gpus.h"
 #include "machine.h"
 #include "ns_dist/compute_model.h"
+#include "support/gpus.h"
 
 namespace ns_dist {
 namespace {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/clusters.h"
+#include "support/gpus.h"
+
 namespace ns_dist {
 namespace {
 
@@ -14,13 +17,9 @@ FabricLevel level_of(FabricKind kind, double gigabytes_per_second, Seconds laten
   return {{"fabric", "fabric", kind, gigabytes_per_second * GB / s, latency}, size, 1, 1};
 }
 
-// `nodes` nodes (0: open) of eight GPUs.
 Cluster dgx_a100(std::int64_t nodes = 0) {
-  Cluster cluster;
-  cluster.id = "dgx-a100";
-  cluster.gpu.memory_bandwidth = 2039 * GB / s;
-  cluster.levels = {level_of(FabricKind::kNvswitch, 300, 0.6 * us, 8),
-                    level_of(FabricKind::kInfiniband, 25, 2.7 * us, nodes)};
+  Cluster cluster = test::dgx_a100(nodes);
+  cluster.gpu.memory_bandwidth = a100().memory_bandwidth;
   return cluster;
 }
 

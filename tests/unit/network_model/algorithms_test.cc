@@ -3,24 +3,18 @@
 
 #include <gtest/gtest.h>
 
-#include "clusters.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
+#include "support/clusters.h"
 
 namespace ns_dist {
 namespace {
 
 using namespace units;
 
-// DGX H100: 450 GB/s of NVLink (NCCL: 20.6 of 25 GB/s a link), a 400 Gbit/s port a GPU (0.94 reached), 1980 MHz: NCCL's
-// latencies as they are.
-Cluster dgx_h100() {
-  Cluster cluster = test::dgx_a100();
-  cluster.gpu.architecture = "hopper";
-  cluster.gpu.boost_clock = 1980 * MHz;
-  cluster.levels = {{test::nvswitch(450), 8, 1, 1}, {test::infiniband(50), 0, 1, 1}};
-  return cluster;
-}
+// Of a DGX H100: 20.6 of 25 GB/s a link in NCCL; 0.94 of a port are reached. At its clock NCCL's latencies are as they
+// are.
+using test::dgx_h100;
 constexpr double kNvlink = 450e9 * 20.6 / 25, kPort = 50e9 * 0.94;
 
 double seconds(const std::string& algorithm, const std::string& protocol, const Collective& call,

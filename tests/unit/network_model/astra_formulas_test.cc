@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "clusters.h"
 #include "ns_dist/network_model.h"
+#include "support/clusters.h"
 
 namespace ns_dist {
 namespace {

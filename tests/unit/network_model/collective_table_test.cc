@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "clusters.h"
+#include "support/clusters.h"
 
 namespace ns_dist {
 namespace {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "algorithms.h"
-#include "clusters.h"
 #include "estimate.h"
 #include "links.h"
+#include "support/clusters.h"
 #include "topology.h"
 
 namespace ns_dist::network {

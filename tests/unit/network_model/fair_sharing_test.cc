@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "clusters.h"
 #include "links.h"
+#include "support/clusters.h"
 #include "support/completion_times.h"
 
 namespace ns_dist {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "clusters.h"
 #include "ns_dist/catalog.h"
 #include "ns_dist/network_model.h"
+#include "support/clusters.h"
 #include "support/files.h"
 
 namespace ns_dist {

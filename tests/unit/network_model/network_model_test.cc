@@ -8,8 +8,8 @@
 #include <limits>
 #include <tuple>
 
-#include "clusters.h"
 #include "ns_dist/catalog.h"
+#include "support/clusters.h"
 
 namespace ns_dist {
 namespace {

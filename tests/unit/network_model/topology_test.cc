@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "clusters.h"
+#include "support/clusters.h"
 
 namespace ns_dist::network {
 namespace {

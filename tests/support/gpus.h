@@ -1,4 +1,4 @@
-// GPUs for tests of the kernel model, from NVIDIA's data sheets.
+// GPUs for tests, from NVIDIA's data sheets.
 #pragma once
 
 #include <vector>

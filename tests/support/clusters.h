@@ -26,4 +26,16 @@ inline Cluster dgx_a100(std::int64_t nodes = 0) {
   return cluster;
 }
 
+// The same of 450 GB/s and 400 Gbit/s, at 1980 MHz: a DGX H100.
+inline Cluster dgx_h100() {
+  using namespace units;
+  Cluster cluster = dgx_a100();
+  cluster.id = "dgx-h100";
+  cluster.gpu.id = "h100-sxm-80gb";
+  cluster.gpu.architecture = "hopper";
+  cluster.gpu.boost_clock = 1980 * MHz;
+  cluster.levels = {{nvswitch(450), 8, 1, 1}, {infiniband(50), 0, 1, 1}};
+  return cluster;
+}
+
 }  // namespace ns_dist::test
