@@ -221,11 +221,10 @@ inline Question draw_question(std::int64_t most_layers) {
 inline void show(const Question& q) {
   const Model& model = q.model;
   RC_LOG() << model.layers << " layers " << model.layer_pattern << " of " << model.heads << " heads, " << model.kv_heads
-           << " of keys, " << model.head_dim << " wide, MLP " << model.ffn << ", norm "
-           << enumerator_name(model.norm_placement) << ", of queries " << enumerator_name(model.qk_norm) << ", "
-           << enumerator_name(model.branches) << ", window " << model.sliding_window << ", full attention every "
-           << model.full_attention_layers.every << ", predictions " << model.prediction_layers
-           << (model.gated_mlp ? ", gated" : "") << (model.bias ? ", bias" : "")
+           << " of keys, " << model.head_dim << " wide, MLP " << model.ffn << ", norm " << name_of(model.norm_placement)
+           << ", of queries " << name_of(model.qk_norm) << ", " << name_of(model.branches) << ", window "
+           << model.sliding_window << ", full attention every " << model.full_attention_layers.every << ", predictions "
+           << model.prediction_layers << (model.gated_mlp ? ", gated" : "") << (model.bias ? ", bias" : "")
            << (model.tied_embeddings ? ", tied" : "") << (model.dropout ? ", dropout" : "")
            << (model.mla ? ", latent attention" : "") << (model.delta_net ? ", delta rule" : "");
   if (model.moe) {
