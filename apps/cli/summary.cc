@@ -112,7 +112,8 @@ void memory(Page& page, const Report& report) {
                 remedy_text(report));
     } else {
       page.fact("", "no plan that was tried fits (fewer sequences at once, more recomputation, other divisions){}",
-                report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1
+                report.scenario.plan.zero == ZeroStage::kNone && report.ranks > 1 &&
+                        report.scenario.plan.zero_library == ZeroLibrary::kDefault
                     ? "; not tried: weights that all ranks share, as with --framework fsdp"
                     : "");
       const Bytes logits = logits_at_peak(report);

@@ -40,6 +40,11 @@ std::vector<SmallerPlan> varied(const std::vector<SmallerPlan>& candidates, int 
   return out;
 }
 
+// ZeRO-3 gathers weights in each pass of a pipeline: not without need. FSDP is made for nothing else.
+bool may_share_weights(const ParallelPlan& plan, std::int64_t pp) {
+  return pp == 1 || plan.zero == ZeroStage::kParameters || plan.zero_library != ZeroLibrary::kDefault;
+}
+
 }  // namespace
 
 std::vector<SmallerPlan> other_degrees(const Scenario& scenario) {
@@ -149,7 +154,7 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
   });
   const int further = static_cast<int>(ZeroStage::kParameters) -
                       std::max(static_cast<int>(plan.zero), static_cast<int>(ZeroStage::kOptimizer));
-  all = varied(all, plan.pp > 1 ? 0 : further, [](SmallerPlan& each, int steps) {
+  all = varied(all, may_share_weights(plan, plan.pp) ? further : 0, [](SmallerPlan& each, int steps) {
     const int stage = static_cast<int>(ZeroStage::kParameters) + 1 - steps;
     each.plan.zero = static_cast<ZeroStage>(stage);
     if (each.plan.zero == ZeroStage::kParameters) each.plan.reduce_each = ReduceEach::kMicrobatch;
@@ -192,8 +197,7 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
 
 bool go_together(const Scenario& scenario, const SmallerPlan& degrees, const SmallerPlan& saving) {
   if (saving.plan.loss_library != scenario.plan.loss_library && degrees.plan.tp > 1) return false;
-  return saving.plan.zero != ZeroStage::kParameters || scenario.plan.zero == ZeroStage::kParameters ||
-         degrees.plan.pp == 1;
+  return saving.plan.zero != ZeroStage::kParameters || may_share_weights(scenario.plan, degrees.plan.pp);
 }
 
 SmallerPlan together(const Model& model, const SmallerPlan& degrees, const SmallerPlan& saving) {

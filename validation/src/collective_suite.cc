@@ -279,7 +279,8 @@ class Suite {
                    latency = number_from<double>(latencies[d]);
         readable = count && bandwidth && latency && *count >= 1 && *count < 1e9;
         if (!readable) break;
-        system.dimensions.push_back({topology, static_cast<std::int64_t>(*count), *bandwidth, *latency, std::string(algorithms[d])});
+        system.dimensions.push_back(
+            {topology, static_cast<std::int64_t>(*count), *bandwidth, *latency, std::string(algorithms[d])});
       }
       system.splits = rows.whole("preferred_dataset_splits", 1);
       system.active_chunks = rows.whole("active_chunks_per_dimension", 1);

@@ -353,7 +353,7 @@ TEST(Calibrate, SaysWhatIsWrong) {
                                                    "a100,yours,all_reduce,8,1024,0.09\nh100,mine,all_reduce,8,4096,\n";
   const CommandResult several = run("calibrate --gpu h100 --collectives mine.csv --output mine.json", folder);
   EXPECT_EQ(several.code, 0);
-  EXPECT_THAT(several.out, HasSubstr("3 rows, 1 curve for cluster dgx-h100"));
+  EXPECT_THAT(several.out, HasSubstr("3 rows, 2 curves for cluster dgx-h100"));
   EXPECT_THAT(several.err, HasSubstr("1 row of a100, not of h100-sxm-80gb: left out, the first at mine.csv:5"));
   EXPECT_THAT(several.err, HasSubstr("1 row without a time in latency_ms: left out, the first at mine.csv:6"));
   EXPECT_THAT(several.err, HasSubstr("rows of mine, which the catalog does not have, are taken for dgx-h100"));

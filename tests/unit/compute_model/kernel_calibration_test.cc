@@ -187,18 +187,21 @@ TEST(KernelCalibration, RowsThatContradictEachOtherWidenTheInterval) {
   EXPECT_THAT(notes[0], ::testing::HasSubstr("contradict each other by 40 %"));
 }
 
-// What is left out is told: rows of other GPUs and families of fewer than three kernels. Rows of another mode are an
-// error.
+// What is left out is told: rows of other GPUs, without a time, and families of fewer than three kernels. Rows of
+// another mode are an error.
 TEST(KernelCalibration, SaysWhichRowsItLeavesOut) {
   std::string text = "gpu,mode,op,dtype,m,n,k,latency_ms\n";
   for (int i = 1; i <= 4; ++i) text += fmt::format("h100,sustained,linear,bf16,{},4096,4096,{}\n", 1024 * i, 0.08 * i);
   text += "h100,sustained,linear,fp8,4096,4096,4096,0.2\nother,sustained,linear,bf16,4096,4096,4096,0.2\n";
+  text += "h100,sustained,linear,bf16,8192,8192,8192,inf\nh100,sustained,linear,bf16,9216,8192,8192,\n";
   const auto calibrate = [&](const std::string& rows, std::vector<std::string>& notes) {
     return calibrate_kernels(h100(), *CsvTable::parse(rows, "rows.csv"), {}, &notes);
   };
   std::vector<std::string> notes;
   ASSERT_TRUE(calibrate(text, notes));
-  EXPECT_THAT(notes, ::testing::UnorderedElementsAre("1 row of other, not of h100: left out",
+  EXPECT_THAT(notes, ::testing::UnorderedElementsAre("1 row of other, not of h100: left out, the first at rows.csv:7",
+                                                     "2 rows without a time in latency_ms: left out, the first at "
+                                                     "rows.csv:8",
                                                      "gemm fp8: 1 kernel, and a correction needs 3: left out"));
   const auto refused = calibrate(text + "h100,burst,linear,bf16,512,4096,4096,0.02\n", notes);
   ASSERT_FALSE(refused);

@@ -796,6 +796,18 @@ TEST(Simulate, ARemedyOfShardedWeightsIsMoreReplicas) {
   EXPECT_GE(replicas, 4);
 }
 
+// FSDP shares the weights of a pipeline, too, which others gather in each of its passes.
+TEST(Simulate, ARemedyOfFsdpInAPipelineSharesWeights) {
+  ScenarioSpec spec;
+  spec.set("model", "llama3-70b").set("machine/gpu", "h100").set("training/global_batch", 64);
+  spec.set("framework", "torchtitan").set("plan/zero", "0").set("plan/pp", 4).set("plan/dp", 16);
+  const Scenario scenario = *resolve(spec, Catalog::built_in());
+  const Report report = *simulate(scenario);
+  ASSERT_FALSE(report.fits);
+  ASSERT_TRUE(report.remedy);
+  EXPECT_THAT(report.remedy->set, ::testing::Contains(Assignment{"plan/zero", "3"}));
+}
+
 // Replicas in groups that share the weights: larger groups, before anything else is given up.
 TEST(Simulate, ARemedyOfGroupsOfReplicasIsLargerGroups) {
   Scenario scenario = small_scenario();
