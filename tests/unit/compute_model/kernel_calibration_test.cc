@@ -206,7 +206,7 @@ TEST(KernelCalibration, SaysWhichRowsItLeavesOut) {
   const auto refused = calibrate(text + "h100,burst,linear,bf16,512,4096,4096,0.02\n", notes);
   ASSERT_FALSE(refused);
   EXPECT_THAT(to_text(refused.error()),
-              ::testing::AllOf(::testing::HasSubstr("rows.csv:8"), ::testing::HasSubstr("mode burst")));
+              ::testing::AllOf(::testing::HasSubstr("rows.csv:10"), ::testing::HasSubstr("mode burst")));
 }
 
 // A short causal kernel is as slow as that without a mask, before its correction: one correction, not both.
