@@ -87,7 +87,7 @@ RankParameters frozen_of(const Block& block, const Shape& shape, Freezes which) 
   for (const BlockStep& step : block.steps) {
     if (which == Freezes::kSteps && !step.frozen) continue;
     frozen += step.parameters * (stored / trained);
-    frozen += step.in_4_bits * ((blocks::kNf4Bytes - stored) / trained);
+    frozen += step.in_4_bits * ((blocks::nf4_bytes(shape.plan->frozen_weights) - stored) / trained);
   }
   frozen.matrices = frozen.expert_matrices = 0;
   return frozen;

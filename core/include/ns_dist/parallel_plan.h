@@ -117,12 +117,13 @@ inline constexpr auto kEnumeratorNames<MomentType> = std::to_array<std::string_v
 enum class WeightStorage { kMaster, kFp32, kLow };
 template <>
 inline constexpr auto kEnumeratorNames<WeightStorage> = std::to_array<std::string_view>({"master", "fp32", "low"});
-// What frozen weights of linear layers are kept in under LoRA: as all others are; or in 4 bits with double
-// quantization, from which a kernel makes the storage format before each product (QLoRA, Dettmers et al. 2023, arXiv
-// 2305.14314).
-enum class FrozenWeights { kPlain, kNf4 };
+// What frozen weights of linear layers are kept in under LoRA: as all others are; or in 4 bits, from which a kernel
+// makes the storage format before each product: with double quantization (QLoRA, Dettmers et al. 2023, arXiv
+// 2305.14314), or with an fp32 constant for each block of 64 (transformers, BitsAndBytesConfig:
+// bnb_4bit_use_double_quant is off unless it is set).
+enum class FrozenWeights { kPlain, kNf4, kNf4Single };
 template <>
-inline constexpr auto kEnumeratorNames<FrozenWeights> = std::to_array<std::string_view>({"plain", "nf4"});
+inline constexpr auto kEnumeratorNames<FrozenWeights> = std::to_array<std::string_view>({"plain", "nf4", "nf4-single"});
 // How microbatches' weight gradients are summed: fp32 in the epilogue of the weight gradient's product (Megatron-LM's
 // gradient_accumulation_fusion), fp32 by a cast and an addition when a microbatch's backward pass is over (DeepSpeed's
 // BF16 optimizer), or in the weights' own format: by a kernel of its own (DeepSpeed's FP16 optimizer), or in the
@@ -280,7 +281,7 @@ constexpr bool delays_scaling(const ParallelPlan& plan, Precision precision) {
 }
 // Whether frozen linear layers are kept in 4 bits.
 constexpr bool freezes_in_4_bits(const ParallelPlan& plan) {
-  return plan.lora_rank > 0 && plan.frozen_weights == FrozenWeights::kNf4;
+  return plan.lora_rank > 0 && plan.frozen_weights != FrozenWeights::kPlain;
 }
 // One rank's plan with these adapters and nothing else.
 inline ParallelPlan adapters_alone(const ParallelPlan& plan) {
@@ -597,7 +598,8 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .help = "queries, keys and values have an adapter each, and so have gate and up (LoRA)"},
         plan.separate_adapters);
   visit({.name = "plan/frozen_weights",
-         .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits (QLoRA)"},
+         .help = "LoRA's frozen linear layers are kept as all weights are, or in 4 bits: with double quantization "
+                 "(QLoRA), or without (load_in_4bit)"},
         plan.frozen_weights);
   visit({.name = "plan/frozen_layers",
          .help = "first layers of the model that are frozen, and the embedding with them; 0: all are trained",

@@ -307,7 +307,7 @@ void adapt(const Shape& shape, BlockStep& step, const Adapter& layer) {
   if (freezes_in_4_bits(*shape.plan)) {
     const std::int64_t weights = layers * layer.in * layer.out;
     for (std::vector<Call>* calls : {&step.forward, &step.input_gradient}) {
-      const Elementwise made{"dequantize", weights, kNf4Bytes / shape.element, 1, 1};
+      const Elementwise made{"dequantize", weights, nf4_bytes(shape.plan->frozen_weights) / shape.element, 1, 1};
       calls->insert(calls->begin(), kernel(shape, concat(step.name, ".dequantize"), made));
     }
     const bool one_by_one = experts > 0 && shape.plan->expert_products == ExpertProducts::kLoop;

@@ -78,7 +78,7 @@ void freeze_beside_adapters(const Shape& shape, BlockStep& step);
 // tensor-parallel ranks join those of the layer; those of the gradients of the factor that is whole on every rank are
 // left out.
 //
-// Under FrozenWeights::kNf4 a kernel makes the layer's weights before its product and before that of its input gradient
+// In 4 bits (FrozenWeights) a kernel makes the layer's weights before its product and before that of its input gradient
 // (bitsandbytes, autograd/_functions.py, MatMul4Bit), for this layer alone.
 //
 // `parts`: outputs of the layers that are one here and have an adapter each (ParallelPlan::separate_adapters).
@@ -88,8 +88,10 @@ struct Adapter {
   std::vector<std::int64_t> parts = {out};
 };
 void adapt(const Shape& shape, BlockStep& step, const Adapter& layer);
-// Bytes of a weight in NF4: 4 bits, and 0.127 of its block's constants (QLoRA, arXiv 2305.14314, s. 3: an 8-bit
-// constant for 64 weights, an fp32 one for 256 of these).
-inline constexpr double kNf4Bytes = (4 + 8.0 / 64 + 32.0 / (64 * 256)) / 8;
+// Bytes of a weight in NF4: 4 bits, and its share of the constants of its block of 64 weights: 8 bits, and an fp32
+// constant for 256 of these (double quantization: QLoRA, arXiv 2305.14314, s. 3), or fp32.
+constexpr double nf4_bytes(FrozenWeights how) {
+  return (4 + (how == FrozenWeights::kNf4Single ? 32.0 / 64 : 8.0 / 64 + 32.0 / (64 * 256))) / 8;
+}
 
 }  // namespace ns_dist::blocks

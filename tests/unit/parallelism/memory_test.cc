@@ -423,6 +423,10 @@ TEST(Memory, LinearLayersFrozenIn4Bits) {
   EXPECT_EQ(packed.optimizer, plain.optimizer);
   EXPECT_GE(packed.activations, plain.activations);
   EXPECT_LE((packed.activations - plain.activations) / B, 2 * 2 * 4096.0 * 11008);
+  plan.frozen_weights = FrozenWeights::kNf4Single;  // 4 bits and 32 for each 64
+  EXPECT_NEAR(memory_budget(model, plan, training)->stages[0].weights / B,
+              linear * 4.5 / 8 + 2 * (tables + norms + adapters), 1);
+  plan.frozen_weights = FrozenWeights::kNf4;
   plan.grad_accumulation = GradAccumulation::kLow;
   for (const auto& [weights, each] : {std::pair{WeightStorage::kLow, 2.0}, {WeightStorage::kFp32, 4.0}}) {
     plan.weights = weights;
