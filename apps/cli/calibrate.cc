@@ -83,6 +83,8 @@ Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& reques
   }
   const Catalog catalog = Catalog::standard();
   const auto is_gpu = [&](const std::string& name) {
+    const std::vector<std::string>& aliases = cluster.gpu.aliases;
+    if (name == cluster.gpu.id || std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return true;
     const auto gpu = catalog.gpu(name);
     return gpu && gpu->id == cluster.gpu.id;
   };

@@ -125,7 +125,7 @@ constexpr std::string_view kUnanswered = "could not be forecast",
 
 // The line in "table.csv:12" or "table.csv:12, --gpu".
 std::optional<std::int64_t> line_of(std::string_view where) {
-  where = where.substr(0, where.find(", "));
+  where = where.substr(0, where.rfind(", --"));
   const std::size_t colon = where.rfind(':');
   return colon == std::string_view::npos ? std::nullopt : number_from<std::int64_t>(where.substr(colon + 1));
 }

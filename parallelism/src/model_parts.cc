@@ -15,11 +15,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   static const ParallelPlan kDefault;
   PartsKey key{&model, plan, training};
   key.training.global_batch = 1;
-  // FSDP may hold whole sums of gradients, to which only training need not add the first (takes_first_gradients).
-  const bool holds_sums = is_fsdp(plan) && adds_up_gradients(plan);
-  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster && !holds_sums) {
-    key.plan.passes = kDefault.passes;
-  }
+  if (plan.passes == Passes::kGradients && plan.weights == WeightStorage::kMaster) key.plan.passes = kDefault.passes;
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products, and whether the first ones are their sums.
@@ -63,7 +59,7 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
     key.plan.pp = std::min<std::int64_t>(plan.pp, 2);
   }
   // Of the batch, how many microbatches share the first one's gradients.
-  if (takes_first_gradients(plan) && adds) {
+  if (begins_sums(plan) && adds) {
     const std::int64_t microbatches = std::max<std::int64_t>(1, microbatches_of(plan, training));
     key.training.global_batch = microbatches * training.micro_batch * key.plan.dp;
   }

@@ -71,6 +71,13 @@ struct Shape {
   Bytes residual_states() const { return static_cast<double>(tokens * hidden) * hidden_element * units::B; }
 };
 
+// Whether the first microbatch's gradients begin the sums that backward passes add up. Whole sums of FSDP always begin
+// anew: the reduction at the end of a step or a round frees them (torch/distributed/fsdp/_fully_shard,
+// _fsdp_collectives.py, foreach_reduce).
+constexpr bool begins_sums(const ParallelPlan& plan) {
+  return takes_first_gradients(plan) || (is_fsdp(plan) && plan.passes != Passes::kForward);
+}
+
 // The training of layers whose products stay in 16 bits under an 8-bit format.
 inline Training in_16_bits(Training training) {
   if (quantizes(training.precision)) training.precision = Precision::kBf16;

@@ -70,12 +70,15 @@ void add_to_sums(const Shape& shape, std::vector<Call>& calls, std::string_view 
   // The product's gradient is read, the sum is read and written. In fp32, a cast comes first: it writes a copy of the
   // gradient, which is read (deepspeed/runtime/bf16_optimizer.py, update_hp_grads).
   const double sum = gradient_size(*shape.plan, shape.dtype) / units::B / shape.element;
-  if (takes_first_gradients(*shape.plan)) {
-    // Autograd keeps the first microbatch's gradient as the sum (torch/csrc/autograd/functions/accumulate_grad.h). Here
-    // each microbatch has its share of the others' additions.
-    const double others = static_cast<double>(shape.microbatches - 1) / static_cast<double>(shape.microbatches);
-    if (others == 0) return;
-    const Elementwise add{"add", parameters, 2 * sum * others, sum * others, 1};
+  if (begins_sums(*shape.plan)) {
+    // Autograd keeps the first microbatch's gradient as the sum (torch/csrc/autograd/functions/accumulate_grad.h);
+    // FSDP2 casts it to the format of the sum, and adds the others as they are (_fsdp_param.py,
+    // to_accumulated_grad_if_needed). Here each microbatch has its share of this.
+    const double first = 1 / static_cast<double>(shape.microbatches), others = 1 - first;
+    if (shape.microbatches == 1) return;
+    const bool as_they_are = is_fsdp(*shape.plan);
+    const double gradient = as_they_are ? 1 : sum, cast = as_they_are && sum != 1 ? first : 0;
+    const Elementwise add{"add", parameters, (gradient + sum) * others + cast, sum * (others + cast), 1};
     calls.push_back(kernel(shape, concat(name, ".wgrad.accumulate"), add));
     return;
   }

@@ -168,9 +168,11 @@ BlockStep cross_entropy(const Shape& shape) {
     constexpr double kFp32 = 4;
     const bool fused = library == Library::kDefault, eager = library == Library::kEager;
     const double part = tokens_at_a_time(shape) * vocabulary;
-    step.kept_for_input_gradient = logits * (fused ? kFp32 : shape.element + (eager ? kFp32 : 0));
-    step.transient_forward = part * (fused ? shape.element : eager ? kFp32 : 0);
-    step.transient_backward = part * (fused ? shape.element : eager ? 2 * kFp32 : 0);
+    const double kept = shape.plan->passes == Passes::kForward ? part : logits;
+    const double copy = fused && !is_single_precision(shape.dtype) ? shape.element : 0;
+    step.kept_for_input_gradient = kept * (fused ? kFp32 : shape.element + (eager ? kFp32 : 0));
+    step.transient_forward = part * (eager ? kFp32 : copy);
+    step.transient_backward = part * (eager ? 2 * kFp32 : fused ? copy : shape.element);
     return step;
   }
   step.kept_for_input_gradient = bytes_a_logit(shape, library) * logits;

@@ -269,7 +269,8 @@ class Search {
   using Passes = std::vector<std::uint32_t>;
   Passes passes_of(std::uint32_t group, const Scenario& scenario, std::optional<std::uint32_t> recomputation) const {
     const ParallelPlan& plan = scenario.plan;
-    const std::uint32_t sums = (adds_up_gradients(plan) ? 0u : 1u) + (exchanges_by_layer(plan) ? 2u : 0u);
+    const std::uint32_t sums =
+        (adds_up_gradients(plan) ? 0u : 1u) + (exchanges_by_layer(plan) ? 2u : 0u) + (is_fsdp(plan) ? 4u : 0u);
     Passes key{static_cast<std::uint32_t>(plan.cp_inner), sums, static_cast<std::uint32_t>(distances_[group])};
     key.reserve(space_.groups + 4);
     for (std::size_t i = 0; i < space_.groups; ++i) {
