@@ -5,7 +5,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -82,11 +84,25 @@ Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& reques
                  "measured times in milliseconds"});
   }
   const Catalog catalog = Catalog::standard();
+  std::map<std::string, bool> gpus;                         // by what rows call them: whether it is this one
+  std::map<std::string, std::optional<std::string>> known;  // ids of clusters by what rows call them
   const auto is_gpu = [&](const std::string& name) {
-    const std::vector<std::string>& aliases = cluster.gpu.aliases;
-    if (name == cluster.gpu.id || std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return true;
-    const auto gpu = catalog.gpu(name);
-    return gpu && gpu->id == cluster.gpu.id;
+    const auto [found, is_new] = gpus.try_emplace(name, cluster.gpu.is_called(name));
+    if (is_new && !found->second) {
+      const auto gpu = catalog.gpu(name);
+      found->second = gpu && gpu->id == cluster.gpu.id;
+    }
+    return found->second;
+  };
+  const auto cluster_called = [&](const std::string& name) {
+    const auto [found, is_new] = known.try_emplace(name);
+    if (!is_new) return found->second;
+    if (name == cluster.id) {
+      found->second = name;
+    } else if (const auto other = catalog.cluster(name)) {
+      found->second = other->id;
+    }
+    return found->second;
   };
   std::vector<MeasuredCollective> measured;
   std::vector<Error> mistakes;
@@ -99,10 +115,10 @@ Result<std::vector<MeasuredCollective>> read_rows(const CalibrateRequest& reques
       continue;
     }
     const std::string where = reader.where(i);
-    const auto named = row->cluster == cluster.id ? Result<Cluster>(cluster) : catalog.cluster(row->cluster);
+    const std::optional<std::string> named = cluster_called(row->cluster);
     if (!row->gpu.empty() && !is_gpu(row->gpu)) {
       left_out.add(fmt::format("of {}, not of {}", shortened(row->gpu), cluster.gpu.id), where);
-    } else if (!row->cluster.empty() && named && named->id != cluster.id) {
+    } else if (!row->cluster.empty() && named && *named != cluster.id) {
       left_out.add(fmt::format("of {}, not of {}", shortened(row->cluster), cluster.id), where);
     } else if (!row->latency_ms) {
       left_out.add(std::string(kWithoutTime), where);

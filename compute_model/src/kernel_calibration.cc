@@ -481,7 +481,7 @@ Result<KernelCalibration> calibrate_kernels(const Gpu& gpu, const CsvTable& tabl
       error.hint = "calibrate in the mode of the rows (--mode), and measure for simulate in mode sustained";
       return fail(std::move(error));
     }
-    if (row.gpu != gpu.id && std::find(gpu.aliases.begin(), gpu.aliases.end(), row.gpu) == gpu.aliases.end()) {
+    if (!gpu.is_called(row.gpu)) {
       if (other.empty()) other = shortened(row.gpu);
       left_out.add(fmt::format("of {}, not of {}", shortened(row.gpu), gpu.id), where);
       continue;

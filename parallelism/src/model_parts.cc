@@ -19,13 +19,13 @@ PartsKey key_of(const Model& model, const ParallelPlan& plan, const Training& tr
   key.plan.vpp = kDefault.vpp;
   divide_evenly(key.plan);
   // Of ZeRO, only whether gradients are accumulated in the products, and whether the first ones are their sums.
-  const bool adds = adds_up_gradients(plan), shared = !adds && has_replicas(plan);
-  if (shared || (adds && !is_fsdp(plan))) {  // shards in fp32 need no replicas
+  const bool adds = adds_up_gradients(plan), shared = !adds && has_replicas(plan), of_fsdp = adds && is_fsdp(plan);
+  if (shared || (adds && !of_fsdp)) {  // shards in fp32 need no replicas
     key.plan.zero = shared ? ZeroStage::kGradients : kDefault.zero;
     key.plan.zero_library = kDefault.zero_library;
   }
   key.plan.shard = kDefault.shard;
-  if (!adds || !is_fsdp(plan)) key.plan.reduce_each = kDefault.reduce_each;
+  if (!of_fsdp) key.plan.reduce_each = kDefault.reduce_each;
   key.plan.gradient_exchange = kDefault.gradient_exchange;
   key.plan.reshard = kDefault.reshard;
   key.plan.prefetch = kDefault.prefetch;

@@ -515,14 +515,6 @@ void set_stages(const Model& model, ParallelPlan& plan, std::int64_t pp, std::in
   if (whole ? !divides_without_rest(model, plan) : !divide_layers(model, plan)) divide_evenly(plan);
 }
 
-void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
-  plan.recompute = again.recompute;
-  plan.recompute_modules = again.modules;
-  plan.recompute_layers = again.layers;
-  plan.recompute_together = again.together;
-  plan.recompute_products = again.products;
-}
-
 std::vector<Recomputation> usual_recomputations(const Scenario& scenario) {
   const Model& model = scenario.model;
   const ParallelPlan& plan = scenario.plan;

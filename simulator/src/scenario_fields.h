@@ -88,7 +88,6 @@ std::string wanted_layout(const Scenario& scenario);
 // expert layers besides; all. The attention core where it is unfused. Forward passes alone have none.
 std::vector<Recomputation> usual_recomputations(const Scenario& scenario);
 bool recomputes_less(const Recomputation& a, const Recomputation& b);  // of two selections: some of the modules
-void set_recomputation(ParallelPlan& plan, const Recomputation& again);
 
 // Another number of stages or chunks, or schedule. Numbers of layers that were written for the stages, and a layout for
 // the positions that there were, say nothing of others. What else divides the layers stays where it still can, without

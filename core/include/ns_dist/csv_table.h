@@ -35,7 +35,6 @@ Result<double> measured_ms(const std::optional<double>& latency_ms, std::string_
 class LeftOutRows {
  public:
   void add(std::string what, std::string where);
-  bool empty() const { return rows_.empty(); }
   std::vector<std::string> notes() const;  // "12 rows of a100, not of h100: left out, the first at mine.csv:7"
 
  private:

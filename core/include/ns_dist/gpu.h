@@ -80,6 +80,10 @@ struct Gpu {
   }
 
   bool has_gddr() const { return memory_type.starts_with("GDDR") || memory_type.starts_with("gddr"); }
+  // By its id or another name.
+  bool is_called(std::string_view other) const {
+    return other == id || std::find(aliases.begin(), aliases.end(), other) != aliases.end();
+  }
   friend bool operator==(const Gpu&, const Gpu&) = default;
 };
 

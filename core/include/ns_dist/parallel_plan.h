@@ -421,6 +421,14 @@ constexpr bool pads_experts(const ParallelPlan& plan) { return plan.expert_capac
 double most_over_mean(const Model& model, const ParallelPlan& plan);
 double busiest_over_mean(const Model& model, const ParallelPlan& plan);
 
+inline void set_recomputation(ParallelPlan& plan, const Recomputation& again) {
+  plan.recompute = again.recompute;
+  plan.recompute_modules = again.modules;
+  plan.recompute_layers = again.layers;
+  plan.recompute_together = again.together;
+  plan.recompute_products = again.products;
+}
+
 template <class Visitor, OrConst<ParallelPlan> Plan>
 void visit_fields(Visitor&& visit, Plan& plan) {
   visit({.name = "plan/passes", .help = "of a step: all, all but the optimizer's update, or forward passes alone"},
@@ -522,13 +530,7 @@ void visit_fields(Visitor&& visit, Plan& plan) {
          .values = "none|selective[:MODULES]|operators[:all]|full[:LAYERS|:uniform:LAYERS]",
          .in_every_report = true},
         again);
-  if constexpr (!std::is_const_v<Plan>) {
-    plan.recompute = again.recompute;
-    plan.recompute_modules = again.modules;
-    plan.recompute_layers = again.layers;
-    plan.recompute_together = again.together;
-    plan.recompute_products = again.products;
-  }
+  if constexpr (!std::is_const_v<Plan>) set_recomputation(plan, again);
   visit({.name = "plan/recompute_early_stop",
          .help = "full recomputation of a layer stops at the last value that the backward pass reads"},
         plan.recompute_early_stop);

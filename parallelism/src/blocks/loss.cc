@@ -154,8 +154,7 @@ BlockStep cross_entropy(const Shape& shape) {
   const double vocabulary = static_cast<double>(shape.vocabulary);
   if (library == Library::kLiger) {  // the gradient of the hidden states; while it is made, some logits
     step.kept_for_input_gradient = blocks::bytes_of(shape, shape.tokens, shape.hidden);
-    // Liger's kernel makes the gradient in their place. PyTorch casts them to fp32 (torchtitan, components/loss.py;
-    // torchtune, modules/loss: logits.float()).
+    // Liger's kernel makes the gradient in their place. PyTorch casts them to fp32 (torchtitan, components/loss.py).
     const bool casts = shape.plan->loss_parts > 0 && !is_single_precision(shape.dtype);
     step.transient_forward =
         tokens_at_a_time(shape) * vocabulary * (shape.element + (casts ? size_of(DType::kFp32) / units::B : 0));
