@@ -9,7 +9,6 @@
 
 #include "commands.h"
 #include "ns_dist/files.h"
-#include "ns_dist/internal/lower_case.h"
 #include "ns_dist/internal/printable.h"
 #include "ns_dist/kernel_calibration.h"
 #include "report_page.h"
@@ -251,10 +250,7 @@ Result<unsigned> read_threads(const std::string& text) {
   return static_cast<unsigned>(threads);
 }
 
-Result<Mode> read_mode(std::string_view text) {
-  if (const auto mode = enumerator_from_name<Mode>(lower_case(text))) return *mode;
-  return fail({ErrorCode::kUsage, fmt::format("\"{}\" is not a mode", text), "--mode", "burst or sustained"});
-}
+Result<Mode> read_mode(std::string_view text) { return of_flag("--mode", read_enumerator<Mode>(text)); }
 
 Result<ComputeModelOptions> read_kernel_options(std::string_view mode, const std::string& calibration) {
   ComputeModelOptions options;

@@ -31,6 +31,13 @@ Result<Mode> read_mode(std::string_view text);           // of --mode: burst or 
 // Of --mode and --kernel-calibration (empty: none). Errors also: kernels that were measured in another mode.
 Result<ComputeModelOptions> read_kernel_options(std::string_view mode, const std::string& calibration);
 
+// What a flag was given, read. A mistake in it is one of usage, and its place is the flag.
+template <class T>
+Result<T> of_flag(std::string_view flag, Result<T> read) {
+  if (!read) read.error().code = ErrorCode::kUsage, read.error().where = flag;
+  return read;
+}
+
 // What a flag names, with the flag as the place of an error that has none.
 template <class T>
 Result<T> named_by(const char* flag, Result<T> found) {

@@ -191,13 +191,8 @@ Result<SearchGoals> read_goals(const SearchFlags& flags) {
   if (flags.deadline) {
     NS_TRY(goals.deadline, read_duration(*flags.deadline, "--deadline"));
   }
-  auto objective = read_name(flags.objective, kObjectives);
-  if (!objective) {
-    objective.error().where = "--objective";
-    objective.error().code = ErrorCode::kUsage;
-    return fail(std::move(objective.error()));
-  }
-  goals.objective = static_cast<Objective>(*objective);
+  NS_TRY(const std::size_t objective, of_flag("--objective", read_name(flags.objective, kObjectives)));
+  goals.objective = static_cast<Objective>(objective);
   if (flags.budget) {
     NS_TRY(goals.budget, read_amount(*flags.budget, "--budget", "money"));
   }

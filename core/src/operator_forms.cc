@@ -192,7 +192,7 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
                  .n = f.whole("n"),
                  .k = f.whole("k")};
   op.layout = layout(f, GemmLayout::kNT);
-  op.epilogue = accumulation(f, "main_grad_dtype");
+  op.epilogue = accumulation(f, f.has("out_dtype") ? "out_dtype" : "main_grad_dtype");
   op.one_kernel = is_set(f, "one_kernel");
   if (format_in(f).scaled_by_block) op.scaling = Scaling::kBlock;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {
@@ -375,7 +375,7 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .shape = "[BATCHx]MxNxK",
      .dimensions = "[b] m n k",
      .example = "8192x8192x8192",
-     .options = "layout",
+     .options = "layout out_dtype",
      .instead_of_backward = "its gradients are gemms of their own: m, k, n of the inputs and n, k, m of the weights",
      .make = gemm,
      .write = write_gemm},
@@ -454,7 +454,7 @@ constexpr std::array<OperatorForm, std::variant_size_v<OperatorKind>> kForms = {
      .shape = "EXPERTSxROWSxNxK",
      .dimensions = "experts m n k",
      .example = "8x8192x14336x4096",
-     .options = "layout",
+     .options = "layout out_dtype one_kernel",
      .instead_of_backward = "its gradients are grouped products of their own, n and k exchanged for the inputs",
      .make = grouped_gemm,
      .write = write_grouped_gemm},

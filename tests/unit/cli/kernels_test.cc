@@ -176,6 +176,41 @@ TEST_F(Kernels, OneKernelIsTheRowOfItsName) {
   EXPECT_NE(run("kernels relu 8192x4096 --gpu h100 --inputs 2").out, run("kernels relu 8192x4096 --gpu h100").out);
 }
 
+// What a row says of one kernel, a flag says too.
+TEST_F(Kernels, OneKernelHasTheColumnsOfItsRow) {
+  struct Case {
+    const char *columns, *row, *arguments, *plain;
+  };
+  const Case cases[] = {
+      {"op,m,n,k,layout,accumulate,out_dtype", "gemm,4096,4096,8192,tn,1,fp32",
+       "gemm 4096x4096x8192 --layout tn --accumulate fp32", "gemm 4096x4096x8192 --layout tn"},
+      {"op,m,n,k,layout,accumulate,out_dtype", "gemm,4096,4096,8192,tn,1,bf16",
+       "gemm 4096x4096x8192 --layout tn --accumulate bf16", "gemm 4096x4096x8192 --layout tn --accumulate fp32"},
+      {"op,experts,m,n,k,accumulate,main_grad_dtype", "grouped_gemm,8,8192,4096,4096,1,fp32",
+       "grouped_gemm 8x8192x4096x4096 --accumulate fp32", "grouped_gemm 8x8192x4096x4096"},
+      {"op,experts,m,n,k,one_kernel", "grouped_gemm,8,8192,4096,4096,1", "grouped_gemm 8x8192x4096x4096 --one-kernel",
+       "grouped_gemm 8x8192x4096x4096"},
+  };
+  for (const Case& each : cases) {
+    const std::string row = kernels(std::string("gpu,") + each.columns + "\nh100," + each.row + "\n").out;
+    const std::string key = "h100," + std::string(each.row) + ",";
+    ASSERT_NE(row.find(key), std::string::npos) << row;
+    const double ms = std::stod(row.substr(row.find(key) + key.size()));
+    const auto latency = [&](const std::string& arguments) {
+      const std::string text = run("kernels " + arguments + " --gpu h100 --json").out;
+      const std::string name = "\"latency_s\": ";
+      EXPECT_NE(text.find(name), std::string::npos) << text;
+      return std::stod(text.substr(text.find(name) + name.size())) * 1e3;
+    };
+    EXPECT_NEAR(latency(each.arguments) / ms, 1, 1e-3) << each.arguments;
+    EXPECT_NE(latency(each.arguments), latency(each.plain)) << each.arguments;
+  }
+  // A kernel of another kind has no such flag, and a sum has a format of its own.
+  EXPECT_NE(run("explain softmax 8x8 --accumulate fp32").err.find("only with gemm grouped_gemm"), std::string::npos);
+  EXPECT_NE(run("explain gemm 8x8x8 --accumulate fp8").err.find("one of fp32, bf16, fp16"), std::string::npos);
+  EXPECT_NE(run("explain gemm 8x8x8 --one-kernel").err.find("only with grouped_gemm"), std::string::npos);
+}
+
 // Without a table: one kernel or collective, as explain shows it. Kernels are those of benchmarks here.
 TEST_F(Kernels, OneOperatorOrCollectiveIsExplained) {
   const std::string gemm = " gemm 4096x4096x4096 --gpu a100";
