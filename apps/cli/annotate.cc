@@ -133,25 +133,23 @@ std::string summary_text(const Done& done, const std::string& output, const Gpu&
     recorded += share.recorded_ns;
     now += share.new_ns;
   }
-  std::string text =
-      fmt::format("{} {} in {}: {} nodes, for {} ({})\n\n  {:<20} {:>12} {:>9} {:>14} {:>14}\n", files,
-                  files == 1 ? "trace" : "traces", output, with_commas(static_cast<std::int64_t>(report.nodes)),
-                  gpu.name, gpu.id, "duration from", "kernels", "of time", "recorded, ms", "now, ms");
+  std::string text = fmt::format("{} {} in {}: {} nodes, for {} ({})\n\n  {:<20} {:>12} {:>9} {:>14} {:>14}\n", files,
+                                 files == 1 ? "trace" : "traces", output, with_commas(report.nodes), gpu.name, gpu.id,
+                                 "duration from", "kernels", "of time", "recorded, ms", "now, ms");
   for (std::size_t way = 0; way < kAnnotateWays; ++way) {
     const AnnotateShare& share = report.ways[way];
     // A trace without durations: of the new time.
     const double whole = recorded > 0 ? recorded : now, part = recorded > 0 ? share.recorded_ns : share.new_ns;
     const double of_time = whole > 0 ? 100 * part / whole : 0;
     text += fmt::format("  {:<20} {:>12} {:>7.1f} % {:>14.3f} {:>14.3f}\n", name_of(static_cast<AnnotateWay>(way)),
-                        with_commas(static_cast<std::int64_t>(share.kernels)), of_time, share.recorded_ns * 1e-6,
-                        share.new_ns * 1e-6);
+                        with_commas(share.kernels), of_time, share.recorded_ns * 1e-6, share.new_ns * 1e-6);
   }
   text += fmt::format("  {:<20} {:>12} {:>9} {:>14.3f} {:>14.3f}\n", "all", "", "", recorded * 1e-6, now * 1e-6);
   if (report.waits_kept > 0) {
     text += fmt::format(
         "\n  waits for the host that tell of no launches: {}, kept as recorded. Export the plan again, without "
         "--no-operators\n",
-        with_commas(static_cast<std::int64_t>(report.waits_kept)));
+        with_commas(report.waits_kept));
   }
   if (done.copied_network) {
     text += "\n  network.yml is a copy: it describes the network of the traces that were read\n";
@@ -159,7 +157,7 @@ std::string summary_text(const Done& done, const std::string& output, const Gpu&
   if (done.repaired) text += "\n  repaired\n";
   for (const Repaired& each : kRepaired) {
     if (!done.repaired) break;
-    text += fmt::format("  {:>12} {}\n", with_commas(static_cast<std::int64_t>(*done.repaired.*each.count)), each.line);
+    text += fmt::format("  {:>12} {}\n", with_commas(*done.repaired.*each.count), each.line);
   }
   return text;
 }
@@ -234,7 +232,7 @@ Result<Done> annotate_folder(const AnnotateRequest& request, const AnnotateModel
     warn(
         fmt::format("system.json has \"roofline-enabled\": 1, so that ASTRA-Sim and ns-dist replay take num_ops and "
                     "tensor_size, not the new durations of {} kernels; write 0 there",
-                    with_commas(static_cast<std::int64_t>(done.annotated.by_micros))));
+                    with_commas(done.annotated.by_micros)));
   }
   nlohmann::ordered_json manifest = {{"schema", "ns-dist/traces/1"},
                                      {"provenance", {{"version", version()}, {"git_revision", git_revision()}}},

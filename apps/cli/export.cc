@@ -126,7 +126,7 @@ std::string manifest_of(const Exported& exported, const Scenario& scenario, cons
       {"provenance", {{"version", version()}, {"git_revision", git_revision()}, {"inputs", inputs["files"]}}},
       {"prefix", options.prefix},
       {"ranks", written.ranks},
-      {"encoding", options.encoding == TraceEncoding::kRoofline ? "roofline" : "durations"},
+      {"encoding", name_of(options.encoding)},
       {"merged_kernels", options.merge_kernels},
       {"operators", options.operators},
       {"nodes", written.nodes},
@@ -143,8 +143,10 @@ std::string manifest_of(const Exported& exported, const Scenario& scenario, cons
   return dump_json(out, 1);
 }
 
-struct ExportFlags {
-  bool force = false, large = false, fit_network = false;
+struct ExportRequest {
+  WorkFlags work;
+  std::string output, prefix = "trace", encoding;
+  bool merge = false, no_operators = false, json = false, force = false, large = false, fit_network = false;
 };
 
 // Whether the traces may be written: they fit onto the file system, and are few or wanted although they are large.
@@ -168,18 +170,18 @@ Result<void> check_size(const ExportSummary& expected, std::uint64_t free, const
 
 // Everything that can be known is checked before the first byte is written; the folder is whole or not there.
 Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step, const ExportOptions& options,
-                              const ExportFlags& flags, ExportFolder folder) {
+                              const ExportRequest& request, ExportFolder folder) {
   Exported out;
   NS_TRY(TraceExport traces, TraceExport::prepare(step.graph, step.timeline, options));
   const ExportSummary& expected = traces.expected();
   if (expected.ranks > 1) {
     NS_TRY(const AstraSystem system, to_astra(scenario.cluster, expected.ranks));
-    if (flags.fit_network) {
+    if (request.fit_network) {
       NS_TRY(out.fit, fit_astra(system, targets_of(step), options.node_gpus));
     }
   }
-  NS_TRY_VOID(check_size(expected, folder.free_bytes(), options, flags.large));
-  if (isatty(STDERR_FILENO) == 1 || flags.large) {
+  NS_TRY_VOID(check_size(expected, folder.free_bytes(), options, request.large));
+  if (isatty(STDERR_FILENO) == 1 || request.large) {
     std::fputs(fmt::format("writing {} traces, {}\n", with_commas(expected.ranks), size_text(expected.bytes)).c_str(),
                stderr);
   }
@@ -196,106 +198,103 @@ Result<Exported> write_export(const Scenario& scenario, const UnfoldedStep& step
   return out;
 }
 
+// How the traces are written, of what the flags say. Errors: a prefix with a folder, an unknown encoding.
+Result<ExportOptions> read_options(const ExportRequest& request) {
+  const std::string& prefix = request.prefix;
+  if (prefix.empty() || prefix == "." || prefix == ".." || prefix.find('/') != std::string::npos) {
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" is no beginning of a file name", prefix), "--prefix",
+                 "a name without \"/\"", "the folder is --output"});
+  }
+  ExportOptions options;
+  options.directory = request.output;
+  options.prefix = prefix;
+  options.encoding = request.merge ? TraceEncoding::kDurations : TraceEncoding::kRoofline;  // merged: small files
+  if (!request.encoding.empty()) {
+    NS_TRY(options.encoding, of_flag("--encoding", read_enumerator<TraceEncoding>(request.encoding)));
+  }
+  options.operators = !request.no_operators;
+  options.merge_kernels = request.merge;
+  options.progress = show_progress;
+  return options;
+}
+
+std::string summary_of(const Exported& exported, const Scenario& scenario, const std::string& folder, Seconds step) {
+  const ExportSummary& written = exported.written;
+  const Gpu& gpu = scenario.cluster.gpu;
+  std::string text = fmt::format(
+      "{} traces in {}: {} nodes, {}\n"
+      "  {} on {} ({})\n"
+      "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
+      with_commas(written.ranks), folder, with_commas(written.nodes), size_text(written.bytes), scenario.model.name,
+      gpu.name, gpu.id, with_commas(written.kernels), with_commas(written.collectives), with_commas(written.groups),
+      with_commas(written.sends), with_commas(written.receives));
+  if (written.ranks == 1) text += "  ASTRA-Sim runs two ranks or more: no network was written beside this one\n";
+  if (exported.fit) text += fit_text(*exported.fit);
+  if (exported.answer) text += answer_text(*exported.answer, step);
+  return text;
+}
+
+// Writes the folder; what is printed of it.
+Result<std::string> answer(const ExportRequest& request) {
+  NS_TRY(ExportOptions options, read_options(request));
+  NS_TRY(const Scenario scenario, read_scenario_of(request.work));
+  warn_of(scenario);
+  NS_TRY(const std::int64_t ranks, rank_count(scenario.plan));
+  NS_TRY(ExportFolder folder, ExportFolder::open(request.output, request.prefix, ranks, request.force));
+  NS_TRY(const Session session, Session::make(scenario));
+  // Waits of other GPUs follow from the operators.
+  NS_TRY(const UnfoldedStep step, unfold(scenario, session, options.operators));
+  const auto works = step.graph.works();
+  options.host_work = std::any_of(works.begin(), works.end(), [](const WorkItem& item) { return item.host.any(); });
+  if (options.operators) {
+    NS_TRY(options.alone, kernels_alone(scenario, session, step.graph));
+  }
+  options.node_gpus = scenario.cluster.gpus_per_node();
+  NS_TRY(Exported exported, write_export(scenario, step, options, request, std::move(folder)));
+  return request.json ? std::move(exported.manifest)
+                      : summary_of(exported, scenario, request.output, step.timeline.step);
+}
+
 }  // namespace
 
 int export_command(int argc, const char* const* argv) {
   CLI::App app{"Writes the plan as Chakra traces, one file a rank, with the inputs ASTRA-Sim needs beside them.",
                "export"};
   set_up(app);
-  WorkFlags flags;
-  add_work_flags(app, flags);
-  std::string output, prefix = "trace", encoding;
-  bool merge = false, no_operators = false, json = false;
-  ExportFlags how;
+  ExportRequest request;
+  add_work_flags(app, request.work);
   const char* group = "What comes back";
-  app.add_option("--output", output, "folder for the files; made when it is missing")
+  app.add_option("--output", request.output, "folder for the files; made when it is missing")
       ->type_name("DIR")
       ->required()
       ->group(group);
-  app.add_option("--prefix", prefix, "files are called NAME.RANK.et [trace]")->type_name("NAME")->group(group);
-  app.add_option("--encoding", encoding,
+  app.add_option("--prefix", request.prefix, "files are called NAME.RANK.et [trace]")->type_name("NAME")->group(group);
+  app.add_option("--encoding", request.encoding,
                  "how kernels tell their time: roofline (num_ops and tensor_size, to the nanosecond), durations "
                  "(duration_micros, whole microseconds) [roofline; durations with --merge-kernels]")
       ->type_name("HOW")
       ->group(group);
   app.add_flag(
-         "--merge-kernels", merge,
+         "--merge-kernels", request.merge,
          "small traces: chains of kernels with nothing between them become one node each, and what ASTRA-Sim reads in "
          "roofline mode alone is written once")
       ->group(group);
-  app.add_flag("--no-operators", no_operators, "leave out each kernel's operator: smaller files")->group(group);
-  app.add_flag("--fit-network", how.fit_network,
+  app.add_flag("--no-operators", request.no_operators, "leave out each kernel's operator: smaller files")->group(group);
+  app.add_flag("--fit-network", request.fit_network,
                "bandwidths and latencies of network.yml such that ASTRA-Sim's formulas answer our forecasts of this "
                "plan's collectives [those of the data sheets]")
       ->group(group);
-  app.add_flag("--large", how.large,
+  app.add_flag("--large", request.large,
                fmt::format("write more than {}: there is a file for each rank, and each microbatch is in it",
                            size_text(kLargest)))
       ->group(group);
-  app.add_flag("--force", how.force, "write into a folder with other files; traces of more ranks in it are removed")
+  app.add_flag("--force", request.force, "write into a folder with other files; traces of more ranks in it are removed")
       ->group(group);
-  app.add_flag("--json", json, "print one JSON object, as in manifest.json of the folder")->group(group);
+  app.add_flag("--json", request.json, "print one JSON object, as in manifest.json of the folder")->group(group);
   if (const auto done = parse(app, argc, argv)) return *done;
-
-  if (prefix.empty() || prefix == "." || prefix == ".." || prefix.find('/') != std::string::npos) {
-    return report_error({ErrorCode::kUsage, fmt::format("\"{}\" is no beginning of a file name", prefix), "--prefix",
-                         "a name without \"/\"", "the folder is --output"});
-  }
-  if (!encoding.empty() && encoding != "durations" && encoding != "roofline") {
-    return report_error({ErrorCode::kUsage, fmt::format("\"{}\" is not one of its values", encoding), "--encoding",
-                         "roofline or durations"});
-  }
-  const auto scenario = read_scenario_of(flags);
-  if (!scenario) return report_error(scenario.error());
-  warn_of(*scenario);
-  const auto ranks = rank_count(scenario->plan);
-  if (!ranks) return report_error(ranks.error());
-  auto folder = ExportFolder::open(output, prefix, *ranks, how.force);
-  if (!folder) return report_error(folder.error());
-  const auto session = Session::make(*scenario);
-  if (!session) return report_error(session.error());
-  const auto step = unfold(*scenario, *session, !no_operators);  // waits of other GPUs follow from the operators
-  if (!step) return report_error(step.error());
-  ExportOptions options;
-  options.directory = output;
-  options.prefix = prefix;
-  const bool roofline = encoding.empty() ? !merge : encoding == "roofline";  // what merges, wants small files
-  options.encoding = roofline ? TraceEncoding::kRoofline : TraceEncoding::kDurations;
-  options.operators = !no_operators;
-  options.merge_kernels = merge;
-  const auto works = step->graph.works();
-  options.host_work = std::any_of(works.begin(), works.end(), [](const WorkItem& item) { return item.host.any(); });
-  if (options.operators) {
-    auto alone = kernels_alone(*scenario, *session, step->graph);
-    if (!alone) return report_error(alone.error());
-    options.alone = *std::move(alone);
-  }
-  options.node_gpus = scenario->cluster.gpus_per_node();
-  options.progress = show_progress;
-  const auto exported = write_export(*scenario, *step, options, how, *std::move(folder));
-  if (!exported) return report_error(exported.error());
-  const auto& [manifest, written, fitted, answer] = *exported;
-  if (json) {
-    std::fputs(manifest.c_str(), stdout);
-    return kAnswered;
-  }
-  const Gpu& gpu = scenario->cluster.gpu;
-  std::fputs(fmt::format("{} traces in {}: {} nodes, {}\n"
-                         "  {} on {} ({})\n"
-                         "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
-                         with_commas(written.ranks), output, with_commas(static_cast<std::int64_t>(written.nodes)),
-                         bytes_text(static_cast<double>(written.bytes) * units::B), scenario->model.name, gpu.name,
-                         gpu.id, with_commas(static_cast<std::int64_t>(written.kernels)),
-                         with_commas(static_cast<std::int64_t>(written.collectives)), with_commas(written.groups),
-                         with_commas(static_cast<std::int64_t>(written.sends)),
-                         with_commas(static_cast<std::int64_t>(written.receives)))
-                 .c_str(),
-             stdout);
-  if (written.ranks == 1) {
-    std::fputs("  ASTRA-Sim runs two ranks or more: no network was written beside this one\n", stdout);
-  }
-  if (fitted) std::fputs(fit_text(*fitted).c_str(), stdout);
-  if (answer) std::fputs(answer_text(*answer, step->timeline.step).c_str(), stdout);
+  const auto text = answer(request);
+  if (!text) return report_error(text.error());
+  std::fputs(text->c_str(), stdout);
   return kAnswered;
 }
 

@@ -62,7 +62,7 @@ std::string text_of(const TraceProblem& p) {
 
 std::string summary_text(const TraceSet& traces, const LintReport& report, double seconds) {
   constexpr std::size_t kMost = 40, kMostAlike = 3;
-  const auto commas = [](std::uint64_t n) { return with_commas(static_cast<std::int64_t>(n)); };
+  const auto commas = [](std::uint64_t n) { return with_commas(n); };
   std::string text;
   std::map<std::string_view, std::size_t> alike;  // how many of each message
   std::size_t shown = 0;

@@ -40,8 +40,7 @@ std::string of_stage(std::size_t stage, Bytes bytes) {
 
 std::string shown_note(std::size_t shown, std::size_t stages) {
   if (shown == stages) return "";
-  return fmt::format(" {} of {} stages are drawn, the fullest among them.", shown,
-                     with_commas(static_cast<std::int64_t>(stages)));
+  return fmt::format(" {} of {} stages are drawn, the fullest among them.", shown, with_commas(stages));
 }
 
 std::vector<std::size_t> shown_of(const Report& report) {

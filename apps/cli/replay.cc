@@ -201,15 +201,14 @@ std::string milliseconds(std::uint64_t ns) { return fmt::format("{:.6f}", static
 std::string summary_text(const Inputs& inputs, const ReplayReport& report) {
   constexpr std::size_t kMostRows = 16;
   const std::vector<std::size_t> order = by_finish(report);
-  std::string text = fmt::format(
-      "{} ranks, {} nodes: {} ms, rank {} ends last\n  communication {}\n",
-      with_commas(static_cast<std::int64_t>(order.size())), with_commas(static_cast<std::int64_t>(report.nodes)),
-      milliseconds(report.finish_ns[order.back()]), order.back(),
-      inputs.by_formulas() ? fmt::format("by ASTRA-Sim's formulas on {}", printable(inputs.files.front()))
-                           : "takes the times that the traces hold");
+  std::string text =
+      fmt::format("{} ranks, {} nodes: {} ms, rank {} ends last\n  communication {}\n", with_commas(order.size()),
+                  with_commas(report.nodes), milliseconds(report.finish_ns[order.back()]), order.back(),
+                  inputs.by_formulas() ? fmt::format("by ASTRA-Sim's formulas on {}", printable(inputs.files.front()))
+                                       : "takes the times that the traces hold");
   if (report.memory_nodes > 0 && !inputs.options.replay_only) {
     text += fmt::format("  {} loads and stores of remote memory take the times that the traces hold\n",
-                        with_commas(static_cast<std::int64_t>(report.memory_nodes)));
+                        with_commas(report.memory_nodes));
   }
   text += fmt::format("\n  {:>6} {:>16} {:>16} {:>22}\n", "rank", "finish, ms", "kernels, ms", "communication, ms");
   const auto row = [&](std::size_t rank) {

@@ -299,8 +299,7 @@ std::string provenance_section(const Report& report, const ordered_json& json) {
   text += row("Program", html(fmt::format("ns-dist {}, revision {}", json["version"].get<std::string>(),
                                           json["provenance"]["git_revision"].get<std::string>())));
   text += row("Step", html(fmt::format("{} kernels, collectives and messages of {} kinds, {} microbatches",
-                                       with_commas(static_cast<std::int64_t>(report.nodes)), report.works,
-                                       with_commas(report.microbatches))));
+                                       with_commas(report.nodes), report.works, with_commas(report.microbatches))));
   std::string files;
   for (const ordered_json& file : json["provenance"]["inputs"]) {
     files += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", html(file["path"].get<std::string>()),

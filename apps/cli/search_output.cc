@@ -69,8 +69,8 @@ void add_reasons(std::string& page, const SearchResult& result) {
   std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   page += "\nNot possible\n";
   for (std::size_t i = 0; i < std::min(kMostReasons, reasons.size()); ++i) {
-    page += fmt::format("  {:>11}  {}{}\n", with_commas(static_cast<std::int64_t>(reasons[i].second)),
-                        with_flags(reasons[i].first), as_in(result, reasons[i].first));
+    page += fmt::format("  {:>11}  {}{}\n", with_commas(reasons[i].second), with_flags(reasons[i].first),
+                        as_in(result, reasons[i].first));
   }
 }
 
@@ -147,19 +147,17 @@ std::string fabric_text(const FabricLevel& level) {
 
 std::string search_counts(const SearchResult& result) {
   if (result.plans == 0) return "its plans were not counted";
-  std::string text = fmt::format("{} plans: {} timed", with_commas(static_cast<std::int64_t>(result.plans)),
-                                 with_commas(static_cast<std::int64_t>(result.evaluated)));
+  std::string text = fmt::format("{} plans: {} timed", with_commas(result.plans), with_commas(result.evaluated));
   if (result.evaluated_with_fewer_layers > 0) {
-    text += fmt::format(" and {} with fewer layers recomputed",
-                        with_commas(static_cast<std::int64_t>(result.evaluated_with_fewer_layers)));
+    text += fmt::format(" and {} with fewer layers recomputed", with_commas(result.evaluated_with_fewer_layers));
   }
   const std::uint64_t slow = result.bounded + result.skipped;
-  if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(static_cast<std::int64_t>(slow)));
+  if (slow > 0) text += fmt::format(", {} slower by a lower bound", with_commas(slow));
   std::uint64_t impossible = 0;
   for (const auto& [reason, count] : result.infeasible) impossible += count;
-  if (impossible > 0) text += fmt::format(", {} not possible", with_commas(static_cast<std::int64_t>(impossible)));
+  if (impossible > 0) text += fmt::format(", {} not possible", with_commas(impossible));
   if (result.unseen > 0) {
-    text += fmt::format(", {} not looked at", with_commas(static_cast<std::int64_t>(result.unseen)));
+    text += fmt::format(", {} not looked at", with_commas(result.unseen));
   }
   return text;
 }

@@ -201,8 +201,7 @@ std::string machine_section(const SearchCase& found, const SearchGoals& goals) {
   std::string reasons;
   for (const auto& [reason, count] : result.infeasible) {
     const auto example = result.examples.find(reason);
-    reasons += fmt::format("<tr>{}<td>{}</td><td>{}</td></tr>\n",
-                           cells({with_commas(static_cast<std::int64_t>(count))}), html(with_flags(reason)),
+    reasons += fmt::format("<tr>{}<td>{}</td><td>{}</td></tr>\n", cells({with_commas(count)}), html(with_flags(reason)),
                            example == result.examples.end() ? "" : html(with_flags(example->second)));
   }
   if (!reasons.empty()) {

@@ -29,7 +29,7 @@ Result<void> Searcher::add(const SearchSpace& space) {
   const Scenario& base = space.base();
   if (cases_.empty() || !same_machine(cases_.back().base, base)) warn_of(base);
   Progress progress(fmt::format("{} x {}", with_commas(space.gpus()), base.cluster.gpu.id), 0, began_);
-  const auto text = [](std::uint64_t plans) { return with_commas(static_cast<std::int64_t>(plans)); };
+  const auto text = [](std::uint64_t plans) { return with_commas(plans); };
   SearchOptions options = options_;
   options.watch.progress = [&](const SearchProgress& at) {
     progress.share(at.share, fmt::format(", {} of {} plans checked", text(at.checked), text(at.plans)));

@@ -308,8 +308,7 @@ int sweep(const std::string& input, const std::string& output, const WorkFlags& 
     progress.at(done);
   }
   progress.done();
-  std::fputs(fmt::format("{} of {} rows in {}{}\n", with_commas(static_cast<std::int64_t>(done)),
-                         with_commas(static_cast<std::int64_t>(count)), output,
+  std::fputs(fmt::format("{} of {} rows in {}{}\n", with_commas(done), with_commas(count), output,
                          done < count ? "; the same command goes on from here" : "")
                  .c_str(),
              stdout);

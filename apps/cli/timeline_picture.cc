@@ -191,8 +191,7 @@ std::string caption(const StepOutline& outline, Seconds step, std::size_t rows, 
         with_commas(cut.copies * cut.microbatches), duration_text(left_out), 100 * (left_out / step));
   }
   if (rows < outline.stages.size()) {
-    text +=
-        fmt::format(" {} of {} stages are drawn.", rows, with_commas(static_cast<std::int64_t>(outline.stages.size())));
+    text += fmt::format(" {} of {} stages are drawn.", rows, with_commas(outline.stages.size()));
   }
   return text + "</p>\n";
 }

@@ -313,7 +313,7 @@ std::span<const NetworkAlgorithm> network_algorithms() {
 std::span<const NetworkAlgorithm> network_protocols() { return kProtocolTable; }
 
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, const NetworkModelOptions& options) {
-  if (options.model == "astra") {
+  if (options.model == NetworkModelKind::kAstra) {
     for (const auto& [value, field] :
          {std::pair(&options.algorithm, "network/algorithm"), std::pair(&options.protocol, "network/protocol")}) {
       if (*value == "auto") continue;
@@ -326,10 +326,6 @@ Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster, 
                    "network/calibration", "none", "leave out network/calibration, or network/model=astra"});
     }
     return make_astra_model(cluster, options.ranks);
-  }
-  if (options.model != "nccl") {
-    return fail({ErrorCode::kNotFound, fmt::format("unknown network model \"{}\"", options.model), "network/model",
-                 "nccl or astra"});
   }
   NS_TRY(network::Topology topology, network::check_cluster(cluster, options.ranks));
   std::vector<Link> links = network::links_of(cluster);

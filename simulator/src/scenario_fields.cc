@@ -61,10 +61,6 @@ std::vector<std::string_view> schedule_names() {
   return names;
 }
 constexpr NamedField kNamedFields[] = {{"plan/schedule", schedule_names},
-                                       {"network/model",
-                                        [] {
-                                          return std::vector<std::string_view>{"nccl", "astra"};
-                                        }},
                                        {"network/algorithm", [] { return with_auto(network_algorithms()); }},
                                        {"network/protocol", [] { return with_auto(network_protocols()); }}};
 

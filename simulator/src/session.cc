@@ -55,7 +55,7 @@ bool Session::serves(const Scenario& scenario) const {
     return false;
   }
   // How many GPUs share a level's links depends on the plan.
-  const bool by_ranks = scenario.network.model == "astra" ||
+  const bool by_ranks = scenario.network.model == NetworkModelKind::kAstra ||
                         std::any_of(scenario.cluster.levels.begin(), scenario.cluster.levels.end(),
                                     [](const FabricLevel& level) { return level.oversubscription > 1; });
   const auto ranks = rank_count(scenario.plan);

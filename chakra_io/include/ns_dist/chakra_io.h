@@ -27,6 +27,7 @@
 #include "ns_dist/cluster.h"
 #include "ns_dist/execution_graph.h"
 #include "ns_dist/files.h"
+#include "ns_dist/names.h"
 #include "ns_dist/operator.h"
 #include "ns_dist/result.h"
 #include "ns_dist/timeline.h"
@@ -116,6 +117,8 @@ enum class TraceEncoding {
   // as the feeder reads it (0 us as 1 ns) is exact to half a microsecond.
   kDurations,
 };
+template <>
+inline constexpr auto kEnumeratorNames<TraceEncoding> = std::to_array<std::string_view>({"roofline", "durations"});
 
 struct ExportOptions {
   std::filesystem::path directory;  // made when it is missing

@@ -4,6 +4,7 @@
 //   network->forecast({CollectiveKind::kAllReduce, 64 * MiB, RankGroup{0, {{8, 1}}}});
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,14 +13,19 @@
 
 #include "ns_dist/cluster.h"
 #include "ns_dist/cost.h"
+#include "ns_dist/names.h"
 #include "ns_dist/network_fit.h"
 #include "ns_dist/result.h"
 
 namespace ns_dist {
 
+enum class NetworkModelKind { kNccl, kAstra };  // kAstra: ASTRA-Sim's unaware formulas, which know no other option
+template <>
+inline constexpr auto kEnumeratorNames<NetworkModelKind> = std::to_array<std::string_view>({"nccl", "astra"});
+
 struct NetworkModelOptions {
-  std::string model = "nccl";  // or "astra": ASTRA-Sim's unaware formulas, which know no other option
-  // Of the plan. "astra" times a group of all ranks in another way; 0: all GPUs. "nccl": idle GPUs of an oversubscribed
+  NetworkModelKind model = NetworkModelKind::kNccl;
+  // Of the plan. kAstra times a group of all ranks in another way; 0: all GPUs. kNccl: idle GPUs of an oversubscribed
   // unit leave it to the others; 0: those beyond the group are idle.
   std::int64_t ranks = 0;
   std::string algorithm = "auto";  // a name of network_algorithms(), or "auto": the fastest one
@@ -29,7 +35,7 @@ struct NetworkModelOptions {
   std::shared_ptr<const NetworkCalibration> calibration = nullptr;  // null: the one compiled in
 };
 
-// Errors: an unknown model, algorithm or protocol (naming those there are), a cluster without levels, a level without
+// Errors: an unknown algorithm or protocol (naming those there are), a cluster without levels, a level without
 // bandwidth, with a negative latency, or open (size 0) below the outermost one.
 Result<std::unique_ptr<NetworkCost>> make_network_model(const Cluster& cluster,
                                                         const NetworkModelOptions& options = {});

@@ -24,6 +24,7 @@
 #include "ns_dist/kernel_calibration.h"
 #include "ns_dist/model.h"
 #include "ns_dist/network_fit.h"
+#include "ns_dist/network_model.h"
 #include "ns_dist/parallel_plan.h"
 #include "ns_dist/published_run.h"
 #include "ns_dist/result.h"
@@ -34,7 +35,7 @@ namespace ns_dist {
 
 // How collectives are forecast.
 struct NetworkSettings {
-  std::string model = "nccl";  // NetworkModelOptions::model, ...
+  NetworkModelKind model = NetworkModelKind::kNccl;  // NetworkModelOptions::model, ...
   std::string algorithm = "auto", protocol = "auto";
   std::optional<NetworkCalibration> calibration;  // curves that come before those compiled in
   bool contention = true;                         // collectives and messages that overlap share the ports of their GPU

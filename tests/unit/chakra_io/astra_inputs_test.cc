@@ -148,7 +148,7 @@ TEST(AstraInputs, EveryClusterOfTheCatalogIsTheAstraModelsNetwork) {
     for (const std::int64_t gpus : {node, 2 * node, all > 0 ? all : 4 * node}) {
       const auto system = to_astra(cluster, gpus);
       if (!system) continue;
-      const auto model = make_network_model(cluster, {.model = "astra", .ranks = gpus});
+      const auto model = make_network_model(cluster, {.model = NetworkModelKind::kAstra, .ranks = gpus});
       ASSERT_TRUE(model) << entry.id;
       const ScratchFolder folder;
       ASSERT_TRUE(

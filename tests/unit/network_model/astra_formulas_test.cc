@@ -180,7 +180,7 @@ TEST(Astra, UnevenExchangesAreAsLargeAsTheBusiestRanks) {
 }
 
 TEST(Astra, ModelAnswersWithTheFormula) {
-  const auto model = make_network_model(test::dgx_a100(), {.model = "astra"});
+  const auto model = make_network_model(test::dgx_a100(), {.model = NetworkModelKind::kAstra});
   ASSERT_TRUE(model);
   const Collective call{CollectiveKind::kAllReduce, 1 * GiB, {0, {{32, 1}}}};
   const auto f = (*model)->forecast(call);
@@ -190,11 +190,11 @@ TEST(Astra, ModelAnswersWithTheFormula) {
   // Four ranks of a node are a group of their own: one flat ring.
   EXPECT_EQ((*model)->forecast({CollectiveKind::kAllReduce, 1 * GiB, {0, {{4, 1}}}})->method, "astra-flat/ring");
   EXPECT_FALSE((*model)->forecast({CollectiveKind::kBroadcast, 1 * GiB, {0, {{8, 1}}}}));
-  EXPECT_FALSE(make_network_model(test::dgx_a100(), {.model = "astro"}));
   NetworkCalibration measured;
   measured.curves.emplace_back();
   const auto corrected = make_network_model(
-      test::dgx_a100(), {.model = "astra", .calibration = std::make_shared<const NetworkCalibration>(measured)});
+      test::dgx_a100(),
+      {.model = NetworkModelKind::kAstra, .calibration = std::make_shared<const NetworkCalibration>(measured)});
   ASSERT_FALSE(corrected);
   EXPECT_EQ(corrected.error().where, "network/calibration");
 }
@@ -203,7 +203,7 @@ TEST(Astra, FullConnectionsAreOneLinkToEachPeer) {
   // xGMI of 420 GB/s, eight GPUs: 60 GB/s a link. A ring of four of them uses the same links as one of all eight.
   Cluster cluster = test::dgx_a100();
   cluster.levels = {{{"xgmi", "xGMI", FabricKind::kXgmi, 420 * GB / s, 1 * us}, 8, 1, 1}};
-  const auto model = make_network_model(cluster, {.model = "astra"});
+  const auto model = make_network_model(cluster, {.model = NetworkModelKind::kAstra});
   ASSERT_TRUE(model);
   const double size = 840e6;
   for (const std::int64_t ranks : {4, 8}) {
@@ -219,7 +219,7 @@ TEST(Astra, TorusDimensionsAreRingsOfHalfTheBandwidth) {
   Cluster cluster = test::dgx_a100();
   cluster.levels = {{{"xgmi", "xGMI", FabricKind::kXgmi, 900 * GB / s, 600 * ns}, 4, 1, 1}};
   cluster.levels.front().ring = true;
-  const auto model = make_network_model(cluster, {.model = "astra"});
+  const auto model = make_network_model(cluster, {.model = NetworkModelKind::kAstra});
   ASSERT_TRUE(model);
   const auto f = (*model)->forecast({CollectiveKind::kReduceScatter, 1.8 * GB, {0, {{4, 1}}}});
   ASSERT_TRUE(f) << to_text(f.error());
@@ -245,7 +245,7 @@ TEST(AstraNetworkTimes, MessagesPayTheLowestDimensionInWhichRanksDiffer) {
   EXPECT_EQ(*network.message_ns(4, 12, bytes), 2000 + 10'000'000);
   EXPECT_FALSE(network.message_ns(4, 16, bytes));
   EXPECT_FALSE(network.message_ns(4, 4, bytes));
-  const auto model = make_network_model(test::dgx_a100(), {.model = "astra", .ranks = 16});
+  const auto model = make_network_model(test::dgx_a100(), {.model = NetworkModelKind::kAstra, .ranks = 16});
   ASSERT_TRUE(model);
   const auto time = [&](Rank first, std::int64_t stride) {
     return (*model)->forecast({CollectiveKind::kSendRecv, 64 * MiB, {first, {{2, stride}}}})->latency;
@@ -275,7 +275,7 @@ TEST(AstraNetworkTimes, AnAllToAllWithOneCopyForEachNodeIsTwo) {
   };
   EXPECT_EQ(*network.longest_ns(routed, 8), alone(rail, 11) + alone(node, 13));
   EXPECT_EQ(*network.longest_ns(routed, 0), alone(all, 13));
-  const auto model = make_network_model(test::dgx_a100(), {.model = "astra", .ranks = 16});
+  const auto model = make_network_model(test::dgx_a100(), {.model = NetworkModelKind::kAstra, .ranks = 16});
   ASSERT_TRUE(model);
   const auto forecast = (*model)->forecast(routed);
   ASSERT_TRUE(forecast) << to_text(forecast.error());
@@ -355,7 +355,7 @@ TEST(AstraNetworkTimes, AGroupThatFillsInnerLevelsIsFlat) {
                     {{"c", "c", FabricKind::kInfiniband, 25 * GB / s, 3 * us}, 2, 1, 1}};
   const Collective call{CollectiveKind::kAllReduce, 1 * GB, {0, {{8, 1}}}};
   const auto method = [&](std::int64_t ranks) {
-    return (*make_network_model(cluster, {.model = "astra", .ranks = ranks}))->forecast(call)->method;
+    return (*make_network_model(cluster, {.model = NetworkModelKind::kAstra, .ranks = ranks}))->forecast(call)->method;
   };
   EXPECT_EQ(method(16), "astra-flat/ring");
   EXPECT_EQ(method(8), "astra/ring");

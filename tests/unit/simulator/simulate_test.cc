@@ -122,9 +122,9 @@ TEST(Session, ServesScenariosOfTheSameModels) {
   EXPECT_FALSE(serves([](Scenario& of) { of.cluster.gpu.sm_count -= 1; }));
   EXPECT_FALSE(serves([](Scenario& of) { of.constants.exponent = 0; }));
   EXPECT_FALSE(serves([](Scenario& of) { of.kernel_calibration = KernelCalibration{}; }));
-  EXPECT_FALSE(serves([](Scenario& of) { of.network.model = "astra"; }));
+  EXPECT_FALSE(serves([](Scenario& of) { of.network.model = NetworkModelKind::kAstra; }));
   Scenario astra = scenario;
-  astra.network.model = "astra";
+  astra.network.model = NetworkModelKind::kAstra;
   const Session formulas = *Session::make(astra);
   EXPECT_TRUE(formulas.serves(astra));
   astra.plan.tp = 8;

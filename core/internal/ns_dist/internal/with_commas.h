@@ -1,12 +1,13 @@
 #pragma once
 
-#include <cstdint>
+#include <concepts>
 #include <string>
 
 namespace ns_dist {
 
 // "535,903".
-inline std::string with_commas(std::int64_t value) {
+template <std::integral Integer>
+std::string with_commas(Integer value) {
   std::string digits = std::to_string(value);
   const std::size_t first = value < 0 ? 1 : 0;
   for (std::size_t i = digits.size(); i > first + 3;) {
