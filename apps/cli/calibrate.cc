@@ -378,9 +378,9 @@ Result<Calibrated> calibrate_cluster(const CalibrateRequest& request) {
                                  {"error_after", calibrated.after},
                                  {"notes", calibrated.notes}};
   json.update(advice.json);
-  return Calibrated{fmt::format("{} rows, {} curve{} for cluster {} in {}\n  mean error {:.1f} % before, {:.1f} % "
+  return Calibrated{fmt::format("{} rows, {} for cluster {} in {}\n  mean error {:.1f} % before, {:.1f} % "
                                 "after, each by the others\n{}",
-                                calibrated.rows, curves, curves == 1 ? "" : "s", cluster.id, request.output,
+                                calibrated.rows, counted(curves, "curve"), cluster.id, request.output,
                                 100 * calibrated.before, 100 * calibrated.after, advice.text),
                     std::move(json)};
 }

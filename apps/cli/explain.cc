@@ -131,7 +131,7 @@ std::string rendered(const Explanation& explanation, bool json, const std::strin
                       style.bold(duration_text(forecast.latency)), duration_text(forecast.low),
                       duration_text(forecast.high), 100 * forecast.utilization, name_of(forecast.bound));
   if (!forecast.tile.empty()) {
-    text += fmt::format("  tiles of {} in {} wave{}\n", forecast.tile, forecast.waves, forecast.waves == 1 ? "" : "s");
+    text += fmt::format("  tiles of {} in {}\n", forecast.tile, counted(forecast.waves, "wave"));
   }
   if (!facts.empty()) text += fmt::format("  {}\n", facts);
   text += "\n";

@@ -177,8 +177,7 @@ Result<void> read_shape(const OperatorForm& form, const std::string& shape, Give
   std::erase_if(required, [](std::string_view name) { return name.starts_with('['); });
   const std::vector<std::string_view>& names = given.size() == required.size() ? required : all;
   if (given.size() != names.size()) {
-    return fail({ErrorCode::kUsage,
-                 fmt::format("\"{}\" has {} dimension{}", shape, given.size(), given.size() == 1 ? "" : "s"), "SHAPE",
+    return fail({ErrorCode::kUsage, fmt::format("\"{}\" has {}", shape, counted(given.size(), "dimension")), "SHAPE",
                  std::string(form.shape), example});
   }
   for (const std::string_view name : all) {

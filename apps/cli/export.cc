@@ -224,10 +224,10 @@ std::string summary_of(const Exported& exported, const Scenario& scenario, const
   std::string text = fmt::format(
       "{} traces in {}: {} nodes, {}\n"
       "  {} on {} ({})\n"
-      "  {} kernels, {} collectives in {} groups, {} sends, {} receives\n",
+      "  {} kernels, {} collectives in {}, {} sends, {} receives\n",
       with_commas(written.ranks), folder, with_commas(written.nodes), size_text(written.bytes), scenario.model.name,
-      gpu.name, gpu.id, with_commas(written.kernels), with_commas(written.collectives), with_commas(written.groups),
-      with_commas(written.sends), with_commas(written.receives));
+      gpu.name, gpu.id, with_commas(written.kernels), with_commas(written.collectives),
+      counted(written.groups, "group"), with_commas(written.sends), with_commas(written.receives));
   if (written.ranks == 1) text += "  ASTRA-Sim runs two ranks or more: no network was written beside this one\n";
   if (exported.fit) text += fit_text(*exported.fit);
   if (exported.answer) text += answer_text(*exported.answer, step);

@@ -28,8 +28,7 @@ std::string recomputation_text(const ParallelPlan& plan) {
   }
   std::string text = "full recomputation";
   if (plan.recompute_layers > 0) {
-    text += fmt::format(" of {} layer{} of each {}", plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s",
-                        plan.vpp > 1 ? "chunk" : "stage");
+    text += fmt::format(" of {} of each {}", counted(plan.recompute_layers, "layer"), plan.vpp > 1 ? "chunk" : "stage");
   }
   if (plan.recompute_together > 1) text += fmt::format(" by {} layers", plan.recompute_together);
   return text;
@@ -90,7 +89,7 @@ std::string cluster_text(const Cluster& cluster) {
     const auto known = catalog.fabric(level.fabric.id);
     const bool usual = known && known->bandwidth == level.fabric.bandwidth;
     const char* const unit = i == 0 ? "GPU" : i == cluster.node_levels() ? "node" : "group";
-    machine += fmt::format("{}{} {}{}", machine.empty() ? "" : ", ", level.size, unit, level.size == 1 ? "" : "s");
+    machine += fmt::format("{}{}", machine.empty() ? "" : ", ", counted(level.size, unit));
     if (level.size == 1 && i > 0) continue;
     machine += fmt::format(" by {}", level.fabric.name);
     if (!usual) machine += fmt::format(" at {}", to_text(level.fabric.bandwidth));
@@ -141,8 +140,8 @@ std::string settings_text(const ParallelPlan& plan) {
   if (reduces_each_round(plan)) settings += ", gradients reduced once a round";
   if (offloads_weights(plan)) settings += ", weights on the host";
   if (plan.offload_activations > 0)
-    settings += fmt::format(", activations of {} layer{} of each chunk on the host", plan.offload_activations,
-                            plan.offload_activations == 1 ? "" : "s");
+    settings +=
+        fmt::format(", activations of {} of each chunk on the host", counted(plan.offload_activations, "layer"));
   return settings;
 }
 

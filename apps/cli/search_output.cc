@@ -227,10 +227,9 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
   const Scenario& scenario = answer.report.scenario;
   if (const auto time = training_of(answer, goals)) {
     page += fmt::format("\n{}\n", style.bold(fmt::format("{} with {}", tokens_text(time->tokens), with)));
-    page += fmt::format("  {} ({} to {} by the step's 90 % interval): {} step{}, {} without failures{}\n",
+    page += fmt::format("  {} ({} to {} by the step's 90 % interval): {}, {} without failures{}\n",
                         style.bold(long_time(time->total)), long_time(time->low), long_time(time->high),
-                        with_commas(static_cast<std::int64_t>(time->steps)), time->steps == 1 ? "" : "s",
-                        long_time(time->without_failures),
+                        counted(static_cast<std::int64_t>(time->steps), "step"), long_time(time->without_failures),
                         !goals.deadline           ? ""
                         : !in_time(answer, goals) ? ", " + style.red("too late")
                                                   : ", " + style.green("in time") + not_certain(*time, goals));
@@ -247,8 +246,8 @@ std::string training_text(const SearchAnswer& answer, const SearchGoals& goals, 
           100 * (*answer.unequal_step / answer.report.step - 1), 100 * scenario.constants.deviation);
     }
     if (goals.reliability.repair) {
-      page += fmt::format("  {} spare node{}: enough nodes {:.1f} % of the time\n", with_commas(time->spare_nodes),
-                          time->spare_nodes == 1 ? "" : "s", 100 * time->whole);
+      page += fmt::format("  {}: enough nodes {:.1f} % of the time\n", counted(time->spare_nodes, "spare node"),
+                          100 * time->whole);
     }
     if (std::isinf(time->gpu_hours)) return page;  // and so are energy and cost
     page += fmt::format("  {} GPU-hours{}\n", cost_text(std::floor(time->gpu_hours)),

@@ -185,10 +185,9 @@ std::string caption(const StepOutline& outline, Seconds step, std::size_t rows, 
   if (marks.mixed) text += " Passes that are too short to be drawn alone are put together.";
   for (const OutlineCut& cut : outline.cuts) {
     const Seconds left_out = static_cast<double>(cut.copies) * cut.length;
-    text += fmt::format(
-        " Left out: the {} marked <em>repeats</em>, {} more time{} ({} microbatches, {} or {:.0f} % of the step).",
-        duration_text(cut.length), with_commas(cut.copies), cut.copies == 1 ? "" : "s",
-        with_commas(cut.copies * cut.microbatches), duration_text(left_out), 100 * (left_out / step));
+    text += fmt::format(" Left out: the {} marked <em>repeats</em>, {} ({} microbatches, {} or {:.0f} % of the step).",
+                        duration_text(cut.length), counted(cut.copies, "more time"),
+                        with_commas(cut.copies * cut.microbatches), duration_text(left_out), 100 * (left_out / step));
   }
   if (rows < outline.stages.size()) {
     text += fmt::format(" {} of {} stages are drawn.", rows, with_commas(outline.stages.size()));

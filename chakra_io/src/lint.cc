@@ -16,6 +16,7 @@
 #include "flat_node.h"
 #include "ns_dist/chakra_io.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist/internal/with_commas.h"
 #include "rules.h"
 #include "trace_graph.h"
 
@@ -149,8 +150,8 @@ class Lint {
     const std::int64_t npus = system.npus(), ranks = rank_count();
     if (npus != ranks) {
       report({static_cast<Rank>(std::min(npus, ranks)), 0, "",
-              fmt::format("the network has {} NPUs, and there are traces of {} rank{}: ASTRA-Sim runs one for each NPU",
-                          npus, ranks, ranks == 1 ? "" : "s")});
+              fmt::format("the network has {} NPUs, and there are traces of {}: ASTRA-Sim runs one for each NPU", npus,
+                          counted(ranks, "rank"))});
     }
     if (system.dimensions.size() > 4) {
       note(fmt::format("the network has {} dimensions: collectives without a group need involved_dim beyond 4",

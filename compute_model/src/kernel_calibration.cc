@@ -16,6 +16,7 @@
 #include "calibration.h"
 #include "ns_dist/error_figures.h"
 #include "ns_dist/internal/json_reader.h"
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/kernel_table.h"
 #include "ns_dist/operator_text.h"
 
@@ -426,8 +427,8 @@ std::vector<Observation> used_of(const std::string& where, std::string_view fami
   const std::string name = fmt::format("{} {}", family, name_of(dtype));
   const auto too_few = [&](const std::vector<Observation>& kernels) {
     if (kernels.size() >= kFewestRows) return false;
-    notes.push_back(fmt::format("{}: {} kernel{}, and a correction needs {}: left out", name, kernels.size(),
-                                kernels.size() == 1 ? "" : "s", kFewestRows));
+    notes.push_back(fmt::format("{}: {}, and a correction needs {}: left out", name, counted(kernels.size(), "kernel"),
+                                kFewestRows));
     return true;
   };
   if (too_few(all)) return {};

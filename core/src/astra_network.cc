@@ -15,6 +15,7 @@
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/trimmed.h"
+#include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
 namespace {
@@ -387,9 +388,9 @@ Result<AstraSystem> read_astra_system(std::string_view network_yml, const std::s
     const std::size_t given = reader.texts(key).size();
     if (given == 0 || given == system.dimensions.size()) continue;
     if ((system.dimensions.front().algorithm.*member).starts_with("one")) continue;  // of all dimensions at once
-    system.notes.push_back(
-        fmt::format("{}: {} algorithm{} for {} dimensions: ASTRA-Sim's collectives leave the others out",
-                    reader.where(pointer_step(key)), given, given == 1 ? "" : "s", system.dimensions.size()));
+    system.notes.push_back(fmt::format("{}: {} for {} dimensions: ASTRA-Sim's collectives leave the others out",
+                                       reader.where(pointer_step(key)), counted(given, "algorithm"),
+                                       system.dimensions.size()));
   }
   std::vector<std::string> known(std::begin(kLeftOut), std::end(kLeftOut));
   known.insert(known.end(), std::begin(kRead), std::end(kRead));

@@ -16,6 +16,7 @@
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/number_from.h"
 #include "ns_dist/internal/trimmed.h"
+#include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
 namespace {
@@ -331,7 +332,7 @@ std::vector<std::string> LeftOutRows::notes() const {
   std::vector<std::string> notes;
   for (const auto& [what, rows] : rows_) {
     const auto& [count, first] = rows;
-    notes.push_back(fmt::format("{} row{} {}: left out, the first at {}", count, count == 1 ? "" : "s", what, first));
+    notes.push_back(fmt::format("{} {}: left out, the first at {}", counted(count, "row"), what, first));
   }
   return notes;
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ns_dist/internal/with_commas.h"
+
 namespace ns_dist {
 
 bool LayerSet::contains(std::int64_t layer) const {
@@ -42,7 +44,7 @@ Result<Model> first_layers(Model model, std::int64_t layers) {
   if (layers == model.layers) return model;
   model.shared_keys_layers = std::max<std::int64_t>(0, model.shared_keys_layers - (model.layers - layers));
   model.layers = layers;
-  model.name += fmt::format(", {} layer{}", layers, layers == 1 ? "" : "s");
+  model.name += fmt::format(", {}", counted(layers, "layer"));
   model.layer_pattern = model.layer_pattern.substr(0, static_cast<std::size_t>(layers));
   model.ffn_of_layers.resize(std::min(model.ffn_of_layers.size(), static_cast<std::size_t>(layers)));
   std::vector<LayerSet*> sets{&model.full_attention_layers, &model.no_rotary_layers, &model.no_attention_layers};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checker.h"
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -122,8 +123,8 @@ void check_expert_ranks(const Model& model, const ParallelPlan& plan, const Trai
   check.divides(
       "plan/ep", plan.ep, over,
       [&] {
-        return fmt::format("ep {} does not divide the {} rank{} over which experts are spread (dp x cp x tp / etp)",
-                           plan.ep, over, over == 1 ? "" : "s");
+        return fmt::format("ep {} does not divide the {} over which experts are spread (dp x cp x tp / etp)", plan.ep,
+                           counted(over, "rank"));
       },
       model.moe->experts,
       fmt::format("{}, or a multiple of {} for plan/dp", whole_experts ? ", or 1 for plan/etp" : "",
@@ -330,8 +331,8 @@ void check_parts_of_experts(const Model& model, const ParallelPlan& plan, const 
         model.moe->expert_ffn);
   } else if (etp % plan.tp != 0 || ranks % etp != 0) {
     check.fail_at("plan/etp",
-                  fmt::format("etp {} is no multiple of tp {} that divides the {} rank{} of a stage (tp x cp x dp)",
-                              etp, plan.tp, ranks, ranks == 1 ? "" : "s"),
+                  fmt::format("etp {} is no multiple of tp {} that divides the {} of a stage (tp x cp x dp)", etp,
+                              plan.tp, counted(ranks, "rank")),
                   "ranks of an expert that are tensor-parallel ranks of whole replicas", "use plan/etp=0");
   }
   if (etp != plan.tp && plan.tp > 1 && !plan.sequence_parallel) {
@@ -474,11 +475,11 @@ void check_predictions(const Model& model, const ParallelPlan& plan, const Train
   for (const LayerRange& each : layers) written += each.predictions;
   const std::int64_t trained = training.mtp ? model.prediction_layers : 0;
   if (written == trained) return;
-  check.fail_at("plan/pipeline_layout",
-                fmt::format("{} layer{} for multi-token prediction, and the step trains {}", written,
-                            written == 1 ? "" : "s", trained),
-                fmt::format("{} times m", trained),
-                written == model.prediction_layers ? "use training/mtp=on" : fmt::format("write {} m", trained));
+  check.fail_at(
+      "plan/pipeline_layout",
+      fmt::format("{} for multi-token prediction, and the step trains {}", counted(written, "layer"), trained),
+      fmt::format("{} times m", trained),
+      written == model.prediction_layers ? "use training/mtp=on" : fmt::format("write {} m", trained));
 }
 
 // All microbatches and passes can be written out.

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/pipeline_layout.h"
 
 namespace ns_dist {
@@ -151,9 +152,9 @@ Result<std::vector<LayerRange>> laid_out(const Model& model, const ParallelPlan&
     if (whole && (schedule.most_chunks == 0 || chunks <= schedule.most_chunks)) {
       hint = fmt::format("write plan/vpp={}, or {} \"|\"", chunks, positions - 1);
     }
-    return infeasible(fmt::format("a layout of {} model chunk{}, and the pipeline has {}", written,
-                                  written == 1 ? "" : "s", positions),
-                      "plan/pipeline_layout", fmt::format("{} model chunks", positions), std::move(hint));
+    return infeasible(
+        fmt::format("a layout of {}, and the pipeline has {}", counted(written, "model chunk"), positions),
+        "plan/pipeline_layout", fmt::format("{} model chunks", positions), std::move(hint));
   }
   std::vector<LayerRange> ranges;
   ranges.reserve(parts.size());
@@ -182,7 +183,7 @@ std::int64_t counted_layers(const Model& model, const ParallelPlan& plan) {
 }
 
 std::string counted_layers_text(const Model& model, const ParallelPlan& plan) {
-  std::string text = fmt::format("{} layer{}", model.layers, model.layers == 1 ? "" : "s");
+  std::string text = counted(model.layers, "layer");
   if (plan.account_embedding) text += plan.account_loss ? ", the embedding" : " and the embedding";
   if (plan.account_loss) text += " and the loss";
   return text;

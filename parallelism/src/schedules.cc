@@ -5,6 +5,7 @@
 #include <array>
 
 #include "ns_dist/catalog.h"
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/pipeline_schedule.h"
 
 namespace ns_dist {
@@ -46,8 +47,7 @@ Result<std::vector<PassList>> PipelineSchedule::orders(const ScheduleShape& shap
     return fail({ErrorCode::kInfeasible, std::move(message), where, std::move(expected), std::move(hint)});
   };
   if (!has_chunks(shape.chunks)) {
-    return refuse(fmt::format("{} runs {} model chunk{} a stage, not {}", name, least_chunks,
-                              least_chunks == 1 ? "" : "s", shape.chunks),
+    return refuse(fmt::format("{} runs {} a stage, not {}", name, counted(least_chunks, "model chunk"), shape.chunks),
                   "plan/vpp", fmt::format("{}", least_chunks), fmt::format("write plan/vpp={}", least_chunks));
   }
   if (pairs_stages && shape.stages % 2 != 0) {

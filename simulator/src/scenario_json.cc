@@ -8,6 +8,7 @@
 
 #include "ns_dist/internal/json_reader.h"
 #include "ns_dist/internal/model_fields.h"
+#include "ns_dist/internal/with_commas.h"
 #include "scenario_fields.h"
 
 namespace ns_dist {
@@ -428,13 +429,12 @@ static Result<ordered_json> read_report(std::string_view json, const std::string
   if (root.is_object() && root.contains("plans") && root["plans"].is_array()) {
     if (plan > root["plans"].size()) {
       const std::size_t plans = root["plans"].size();
-      return fail({ErrorCode::kInvalidInput,
-                   plans == 0 ? "the search found no plan"
-                              : fmt::format("the search has {} plan{}, and number {} is asked for", plans,
-                                            plans == 1 ? "" : "s", plan),
-                   where + "#/plans",
-                   plans == 0 ? "a search that found one" : fmt::format("a number from 1 to {}", plans),
-                   plans == 0 ? "" : fmt::format("write {}#{}", where, plans)});
+      return fail(
+          {ErrorCode::kInvalidInput,
+           plans == 0 ? "the search found no plan"
+                      : fmt::format("the search has {}, and number {} is asked for", counted(plans, "plan"), plan),
+           where + "#/plans", plans == 0 ? "a search that found one" : fmt::format("a number from 1 to {}", plans),
+           plans == 0 ? "" : fmt::format("write {}#{}", where, plans)});
     }
     return ordered_json(root["plans"][plan - 1]);
   }

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "ns_dist/internal/with_commas.h"
+
 namespace ns_dist {
 
 Result<void> check_stragglers(const Scenario& scenario) {
@@ -20,8 +22,7 @@ Result<void> check_stragglers(const Scenario& scenario) {
   const std::size_t speeds = stragglers.stage_speed.size();
   if (speeds != 0 && speeds != static_cast<std::size_t>(stages)) {
     errors.push_back({ErrorCode::kInfeasible,
-                      fmt::format("{} speed{} for {} pipeline stage{}", speeds, speeds == 1 ? "" : "s", stages,
-                                  stages == 1 ? "" : "s"),
+                      fmt::format("{} for {}", counted(speeds, "speed"), counted(stages, "pipeline stage")),
                       "stragglers/stage_speed", "one number for each stage"});
   }
   const auto is_wrong = [](double factor) { return !std::isfinite(factor) || !(factor > 0); };

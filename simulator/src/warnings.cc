@@ -10,6 +10,7 @@
 #include "ns_dist/catalog.h"
 #include "ns_dist/host_launches.h"
 #include "ns_dist/internal/printable.h"
+#include "ns_dist/internal/with_commas.h"
 #include "ns_dist/layer_division.h"
 #include "ns_dist/pipeline_schedule.h"
 #include "ns_dist/planner.h"
@@ -441,8 +442,8 @@ std::optional<Warning> shared_ports(const Scenario& scenario) {
 std::optional<Warning> idle_gpus(const Cluster& cluster, std::int64_t ranks) {
   const std::int64_t gpus = cluster.gpu_count(), node = cluster.gpus_per_node();
   if (gpus <= ranks) return std::nullopt;
-  std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {} rank{}", gpus - ranks, gpus,
-                                 gpus - ranks == 1 ? "stays" : "stay", ranks, ranks == 1 ? "" : "s");
+  std::string text = fmt::format("{} of {} GPUs {} idle: the plan has {}", with_commas(gpus - ranks), with_commas(gpus),
+                                 gpus - ranks == 1 ? "stays" : "stay", counted(ranks, "rank"));
   if (ranks == 1) text += "; machine/gpus_per_node=1 is a machine without them";
   if (const std::int64_t last = ranks % node; ranks > node && last != 0) {
     text += fmt::format("; the last node has {} of {}, for whose links collectives across nodes may wait", last, node);
@@ -500,9 +501,9 @@ std::vector<Warning> warnings(const Report& report, const Prediction& prediction
   }
   add_missing_in_framework(report, found);
   if (const std::int64_t layers = scenario.model.prediction_layers; layers > 0 && !scenario.training.mtp) {
-    found.push_back({"without_mtp", fmt::format("without the model's {} layer{} for multi-token prediction: "
+    found.push_back({"without_mtp", fmt::format("without the model's {} for multi-token prediction: "
                                                 "training/mtp=on trains {}",
-                                                layers, layers == 1 ? "" : "s", layers == 1 ? "it" : "them")});
+                                                counted(layers, "layer"), layers == 1 ? "it" : "them")});
   }
   if (scenario.plan.lora_rank > 0 && !scenario.named.names.contains("framework")) {
     found.push_back(

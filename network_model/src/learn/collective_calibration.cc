@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "ns_dist/error_figures.h"
+#include "ns_dist/internal/with_commas.h"
 
 namespace ns_dist {
 namespace {
@@ -145,9 +146,9 @@ void take_out_few(Rows& rows, std::vector<std::string>& notes) {
   for (const auto& [group, of_group] : sizes) {
     if (of_group.size() >= kFewestSizes || std::get<0>(group) == CollectiveKind::kBarrier) continue;
     const auto is_of_it = [&, &group = group](const MeasuredCollective& m) { return group_of(m) == group; };
-    notes.push_back(fmt::format("{}: {} size{}, and a correction needs {}, for one tells little of others: left out",
-                                text_of_group(std::find_if(rows.begin(), rows.end(), is_of_it)->row), of_group.size(),
-                                of_group.size() == 1 ? "" : "s", kFewestSizes));
+    notes.push_back(fmt::format("{}: {}, and a correction needs {}, for one tells little of others: left out",
+                                text_of_group(std::find_if(rows.begin(), rows.end(), is_of_it)->row),
+                                counted(of_group.size(), "size"), kFewestSizes));
     std::erase_if(rows, is_of_it);
   }
 }

@@ -151,7 +151,7 @@ TEST(BadInput, IsRefusedWithThePlaceAndTheRemedy) {
       {"export --tp 8 --pp 16 --dp 32 --output out", 1,
        "out: 4,096 traces of [0-9.]+ GiB would be written; expected at most 4.0 GiB, or --large; write --large, or "
        "--merge-kernels .*, --no-operators, a smaller --dp"},
-      {"export --output out --encoding morse", 2, "--encoding: \"morse\".*roofline or durations"},
+      {"export --output out --encoding morse", 2, "--encoding: \"morse\".*one of roofline, durations"},
       {"kernels --gpu h100", 2, "--input: no table and no operator is given; expected a CSV file; or an operator"},
       {"collectives", 2, "--input: no table and no collective is given; expected a CSV file; or a collective"},
       {"calibrate", 2, "--kernels, --collectives: no measurements are given; expected one of them, with --output"},

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <string>
+#include <string_view>
 
 namespace ns_dist {
 
@@ -15,6 +16,12 @@ std::string with_commas(Integer value) {
     digits.insert(i, 1, ',');  // g++ 12 warns of the other insert
   }
   return digits;
+}
+
+// "1 layer", "1,024 layers".
+template <std::integral Integer>
+std::string counted(Integer count, std::string_view noun) {
+  return with_commas(count).append(" ").append(noun).append(count == 1 ? "" : "s");
 }
 
 }  // namespace ns_dist
