@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "cached_network.h"
 #include "clocks/call_order.h"
 #include "ns_dist/cached_cost.h"
 #include "ns_dist/compute_model.h"
@@ -37,8 +36,8 @@ Result<Session> Session::make(const Scenario& scenario) {
   Cluster busy = scenario.cluster;
   busy.gpu.boost_clock /= training_slowdown(busy.gpu, scenario.constants.exponent);
   NS_TRY(auto network, make_network_model(busy, collectives));
-  session.own_idle_network_ = make_cached_network(std::move(idle));
-  session.own_busy_network_ = make_cached_network(std::move(network));
+  session.own_idle_network_ = make_cached_cost(std::move(idle));
+  session.own_busy_network_ = make_cached_cost(std::move(network));
   session.compute_ = session.own_compute_.get();
   session.idle_network_ = session.own_idle_network_.get();
   session.busy_network_ = session.own_busy_network_.get();

@@ -42,6 +42,19 @@ Scenario small_work() {
     scenario.stragglers.slow_stage = 0;
     scenario.stragglers.slow_factor = 1.3;
   }
+  if (*rc::gen::inRange(0, 3) == 0) {  // how gradients and weights are shared, and when they travel
+    ParallelPlan& plan = scenario.plan;
+    plan.zero_library = *rc::gen::element(ZeroLibrary::kDefault, ZeroLibrary::kFsdp, ZeroLibrary::kFsdp2);
+    plan.reduce_each = *rc::gen::element(ReduceEach::kMicrobatch, ReduceEach::kRound);
+    plan.gradient_exchange = *rc::gen::element(GradientExchange::kReduceScatter, GradientExchange::kAllReduce);
+    plan.grad_accumulation = *rc::gen::element(GradAccumulation::kFused, GradAccumulation::kFp32,
+                                               GradAccumulation::kLow, GradAccumulation::kFusedLow);
+    plan.grad_buckets = *rc::gen::element(GradBuckets::kLayers, GradBuckets::kMegatron);
+    plan.blocking_tp = *rc::gen::element(TensorBlocking::kOff, TensorBlocking::kReductions, TensorBlocking::kOn);
+    plan.optimizer = *rc::gen::element(OptimizerKind::kAdam, OptimizerKind::kMuon);
+    plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
+    plan.overlap_param_gather = *rc::gen::arbitrary<bool>();
+  }
   // So little memory that some plans do not fit.
   scenario.cluster.gpu.memory = *rc::gen::element(1.3, 1.6, 2.0, 4.0, 80.0) * units::GiB;
   // With 3 and 6, groups of 2 and 4 ranks lie across nodes in some stages and not in others.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -60,6 +61,51 @@ TEST(CachedCost, OperatorsThatDifferInAnyFieldAreDistinct) {
   for (int round = 0; round < 3; ++round) {
     for (const Operator& op : ops) {
       EXPECT_EQ(cached->forecast(op)->latency, (*plain)->forecast(op)->latency) << to_text(op);
+    }
+  }
+}
+
+// Answers each question with how many it was asked before.
+class Numbering final : public NetworkCost {
+ public:
+  Result<Forecast> forecast(const Collective&) const override {
+    Forecast forecast;
+    forecast.latency = static_cast<double>(++asked_) * units::us;
+    return forecast;
+  }
+  Result<Explanation> explain(const Collective&) const override { return Explanation{}; }
+
+ private:
+  mutable std::atomic<int> asked_ = 0;
+};
+
+TEST(CachedCost, CollectivesThatDifferInAnyFieldAreDistinct) {
+  const Collective plain{CollectiveKind::kAllToAll, 1 * units::MiB, {0, {{8, 1}}}};
+  const std::function<void(Collective&)> changes[] = {
+      [](Collective& call) { call.kind = CollectiveKind::kAllReduce; },
+      [](Collective& call) { call.size = 2 * units::MiB; },
+      [](Collective& call) {
+        call.group = {0, {{8, 2}}};
+      },
+      [](Collective& call) {
+        call.group = {8, {{8, 1}}};
+      },
+      [](Collective& call) { call.integer = true; },
+      [](Collective& call) { call.imbalance = 1.5; },
+      [](Collective& call) {
+        call.ring = {4, 1};
+      },
+      [](Collective& call) {
+        call.stages = {4, 1};
+      },
+  };
+  for (const auto& change : changes) {
+    Collective changed = plain;
+    change(changed);
+    const auto cost = make_cached_cost(std::make_unique<Numbering>());
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(cost->forecast(plain)->latency, 1 * units::us) << &change - changes;
+      EXPECT_EQ(cost->forecast(changed)->latency, 2 * units::us) << &change - changes;
     }
   }
 }
