@@ -91,7 +91,7 @@ Reason reduces_beside_layers(const Scenario& s) {
   return may_stop_for_reductions(s.plan) && s.plan.passes != Passes::kForward ? "" : reduces_by_layers(s);
 }
 Reason gathers_by_layers(const Scenario& s) {
-  if (s.plan.zero != ZeroStage::kParameters) return one_replica(s);
+  if (s.plan.zero != ZeroStage::kParameters || gathers_weights_once(s.plan)) return one_replica(s);
   return "under plan/zero=3 weights are gathered layer by layer";
 }
 Reason exchanges_at_once(const Scenario& s) {
@@ -135,6 +135,10 @@ Reason no_choice_of_exchange(const Scenario& s) {
 }
 
 Reason whole_weights(const Scenario& s) { return s.plan.zero == ZeroStage::kParameters ? "" : "it is of plan/zero=3"; }
+Reason gathers_in_passes(const Scenario& s) {
+  if (is_whole_in_passes(s.plan)) return "FSDP2 gathers weights once a step in a pipeline";
+  return whole_weights(s);
+}
 
 Reason not_muon(const Scenario& s) {
   return s.plan.optimizer == OptimizerKind::kMuon ? "" : "it is of plan/optimizer=muon";
@@ -247,8 +251,8 @@ constexpr std::array kConditions = std::to_array<Condition>({
     {"plan/zero_library", whole_weights},
     {"plan/reduce_each", whole_gradients},
     {"plan/gradient_exchange", sums_no_shares},
-    {"plan/reshard", whole_weights},
-    {"plan/prefetch", whole_weights},
+    {"plan/reshard", gathers_in_passes},
+    {"plan/prefetch", gathers_in_passes},
     {"plan/recompute_early_stop", no_full_recomputation},
     {"plan/optimizer", no_update},
     {"plan/optimizer_state", no_update},

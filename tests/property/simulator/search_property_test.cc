@@ -66,6 +66,8 @@ SearchRequest small_request(Scenario work) {
   SearchRequest request;
   request.gpus = work.cluster.levels.front().size % 3 == 0 ? 12 : *rc::gen::element<std::int64_t>(4, 8, 16);
   work.plan.dp = *request.gpus;
+  const bool shares = work.plan.zero_library != ZeroLibrary::kDefault || work.plan.reduce_each == ReduceEach::kRound ||
+                      *rc::gen::inRange(0, 4) == 0;
   request.from = std::make_shared<const Scenario>(std::move(work));
   const auto some = [](std::vector<std::string> values) {
     const auto count = static_cast<std::size_t>(*rc::gen::inRange<int>(1, static_cast<int>(values.size()) + 1));
@@ -81,8 +83,7 @@ SearchRequest small_request(Scenario work) {
   };
   list("training/micro_batch", {"1", "2", "3"});
   list("plan/cp", *rc::gen::inRange(0, 4) == 0 ? std::vector<std::string>{"1", "2"} : std::vector<std::string>{"1"});
-  list("plan/zero",
-       *rc::gen::inRange(0, 4) == 0 ? std::vector<std::string>{"1", "2", "3"} : std::vector<std::string>{"1"});
+  list("plan/zero", shares ? std::vector<std::string>{"1", "2", "3"} : std::vector<std::string>{"1"});
   list("plan/etp", {"0"});
   if (*rc::gen::inRange(0, 3) > 0) {
     list("plan/schedule",
@@ -122,7 +123,9 @@ void compare_with_all_plans(const SearchRequest& request, double within = 0.2) {
     }
     Scenario alone = scenario;
     alone.network.contention = alone.network.compute_slowdown = false;
-    RC_ASSERT(*step_time(alone, *session) <= *step);  // a lower bound
+    // A lower bound. A few plans of FSDP in a pipeline end half a nanosecond earlier beside others (of 73 ms), which is
+    // far below what a search tells apart.
+    RC_ASSERT(*step_time(alone, *session) <= *step + 2 * units::ns);
     const double tokens =
         static_cast<double>(scenario.training.global_batch) / static_cast<double>(training.global_batch);
     const auto add = [&](const MemoryBudget& budget, Seconds time, bool is_of_space) {
