@@ -8,9 +8,27 @@
 #include "ns_dist/memory.h"
 #include "ns_dist/search.h"
 #include "ns_dist/simulator.h"
+#include "support/random_plans.h"
 
 namespace ns_dist {
 namespace {
+
+// The plan with a few of its switches and enumerators changed; one that may run.
+ParallelPlan with_few_choices(const Scenario& scenario) {
+  const auto few_choices = [](const Field& field, auto& value) {
+    if (one_in(16)) AnyChoice()(field, value);
+  };
+  for (;;) {
+    ParallelPlan plan = scenario.plan;
+    visit_fields(few_choices, plan);
+    plan.prefetch = any_of({0, 1, 1, 2});
+    plan.offload_activations = any_of({0, 0, 0, 0, 1});
+    plan.offload_optimizer = {0.5 * static_cast<double>(any_of({0, 0, 0, 0, 1, 2}))};
+    ParallelPlan of_one = plan;  // what does not hang on the degrees
+    of_one.dp = 1;
+    if (check_plan(scenario.model, of_one, scenario.training)) return plan;
+  }
+}
 
 // Small models on small machines, so that hundreds of spaces can be timed plan by plan. Times are those of a real GPU.
 Scenario small_work() {
@@ -42,19 +60,7 @@ Scenario small_work() {
     scenario.stragglers.slow_stage = 0;
     scenario.stragglers.slow_factor = 1.3;
   }
-  if (*rc::gen::inRange(0, 3) == 0) {  // how gradients and weights are shared, and when they travel
-    ParallelPlan& plan = scenario.plan;
-    plan.zero_library = *rc::gen::element(ZeroLibrary::kDefault, ZeroLibrary::kFsdp, ZeroLibrary::kFsdp2);
-    plan.reduce_each = *rc::gen::element(ReduceEach::kMicrobatch, ReduceEach::kRound);
-    plan.gradient_exchange = *rc::gen::element(GradientExchange::kReduceScatter, GradientExchange::kAllReduce);
-    plan.grad_accumulation = *rc::gen::element(GradAccumulation::kFused, GradAccumulation::kFp32,
-                                               GradAccumulation::kLow, GradAccumulation::kFusedLow);
-    plan.grad_buckets = *rc::gen::element(GradBuckets::kLayers, GradBuckets::kMegatron);
-    plan.blocking_tp = *rc::gen::element(TensorBlocking::kOff, TensorBlocking::kReductions, TensorBlocking::kOn);
-    plan.optimizer = *rc::gen::element(OptimizerKind::kAdam, OptimizerKind::kMuon);
-    plan.overlap_grad_reduce = *rc::gen::arbitrary<bool>();
-    plan.overlap_param_gather = *rc::gen::arbitrary<bool>();
-  }
+  if (coin()) scenario.plan = with_few_choices(scenario);
   // So little memory that some plans do not fit.
   scenario.cluster.gpu.memory = *rc::gen::element(1.3, 1.6, 2.0, 4.0, 80.0) * units::GiB;
   // With 3 and 6, groups of 2 and 4 ranks lie across nodes in some stages and not in others.
