@@ -396,6 +396,17 @@ void check_muon(const Model&, const ParallelPlan& plan, const Training&, Checker
   }
 }
 
+// Megatron-LM has one method of full recomputation, and no text says two.
+void check_recomputation(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
+  if (plan.recompute != Recompute::kFull || plan.recompute_layers == 0 || plan.recompute_together == 1) return;
+  check.fail_at("plan/recompute",
+                fmt::format("{} of each chunk, and groups of {}", counted(plan.recompute_layers, "layer"),
+                            plan.recompute_together),
+                "one of both",
+                fmt::format("use plan/recompute=full:{}, or plan/recompute=full:uniform:{}", plan.recompute_layers,
+                            plan.recompute_together));
+}
+
 void check_weights(const Model&, const ParallelPlan& plan, const Training&, Checker& check) {
   if (plan.weights == WeightStorage::kMaster) return;
   const bool sharded = plan.weights == WeightStorage::kLow && is_fsdp(plan);
@@ -414,19 +425,19 @@ void check_weights(const Model&, const ParallelPlan& plan, const Training&, Chec
 // A rule adds its errors. It may rely on check_sizes, on no other rule.
 using Rule = void (*)(const Model&, const ParallelPlan&, const Training&, Checker&);
 // All that does not depend on the schedule, on its chunks or on what runs beside passes; errors come in this order.
-constexpr Rule kRules[] = {check_order, check_tensor_parts, check_batch,
-                           // experts
-                           check_experts_to_split, check_expert_ranks, check_capacity, check_dispatch,
-                           check_width_of_experts,
-                           // single kinds of layers
-                           check_state_space, check_delta_net, check_shared_inputs, check_mtp,
-                           // frozen weights, and the log
-                           check_lora, check_frozen_weights, check_frozen_layers, check_metrics,
-                           // context parallelism
-                           check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads,
-                           check_exchanged_keys, check_inner, check_ring,
-                           // what ranks share, and the optimizer
-                           check_parts_of_experts, check_shard, check_offloaded_weights, check_muon, check_weights};
+constexpr Rule kRules[] = {
+    check_order, check_tensor_parts, check_batch,
+    // experts
+    check_experts_to_split, check_expert_ranks, check_capacity, check_dispatch, check_width_of_experts,
+    // single kinds of layers
+    check_state_space, check_delta_net, check_shared_inputs, check_mtp,
+    // frozen weights, and the log
+    check_lora, check_frozen_weights, check_frozen_layers, check_metrics,
+    // context parallelism
+    check_unused_inner, check_sequence_parts, check_fused_attention, check_exchanged_heads, check_exchanged_keys,
+    check_inner, check_ring,
+    // what ranks share, and the optimizer
+    check_parts_of_experts, check_shard, check_offloaded_weights, check_muon, check_recomputation, check_weights};
 
 // Asks all rules. Returns whether sizes are in range: where they are not, no rule is asked.
 bool check_but_schedule(const Model& model, const ParallelPlan& plan, const Training& training, Checker& check) {

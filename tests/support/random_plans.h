@@ -52,8 +52,9 @@ struct AnyChoice {
     value = field.names.empty() ? any_enum<Enum>() : *enumerator_from_name<Enum>(one_of(field.names));
   }
   void operator()(const Field&, Recomputation& value) const {
-    value = {any_enum<Recompute>(), any_set<RecomputeModule>(), any_of({0, 0, 1, 2}), any_of({1, 1, 2, 3}),
-             one_of(std::array{KeptProducts::kEverySecond, KeptProducts::kAll})};
+    const bool by_number = coin();
+    value = {any_enum<Recompute>(), any_set<RecomputeModule>(), by_number ? any_of({0, 0, 1, 2}) : 0,
+             by_number ? 1 : any_of({1, 1, 2, 3}), one_of(std::array{KeptProducts::kEverySecond, KeptProducts::kAll})};
   }
   template <class Other>
   requires(!std::is_enum_v<Other>) void operator()(const Field&, const Other&) const {}

@@ -1018,6 +1018,8 @@ TEST(CheckPlan, EveryContradictionIsNamedAtOnce) {
   EXPECT_THAT(text({.cp = 2}, {1536, 1, 33, Precision::kBf16}), HasSubstr("use training/sequence=34"));
   EXPECT_THAT(text({.pp = 2, .vpp = 2, .schedule = "combined-1f1b"}, training), Not(HasSubstr("plan/ep")));
   EXPECT_THAT(text({.tp = 7}, training), HasSubstr("use plan/tp=6 or plan/tp=8"));
+  EXPECT_THAT(text({.recompute = Recompute::kFull, .recompute_layers = 1, .recompute_together = 2}, training),
+              HasSubstr("use plan/recompute=full:1, or plan/recompute=full:uniform:2"));
   EXPECT_EQ(text({.pp = 16, .vpp = 4, .schedule = "interleaved"}, training), "fine");  // 64 chunks of one or two layers
   EXPECT_THAT(text({.pp = 16, .vpp = 7, .schedule = "interleaved"}, training), HasSubstr("layers"));
   EXPECT_THAT(text({.pp = 100}, training), HasSubstr("more than the 96 layers"));
