@@ -11,6 +11,10 @@ double whole_of(double all, double in_layers, double under_way, double largest) 
   return std::min(all, std::max(0.0, all - in_layers) + under_way * largest);
 }
 
+double share_of_quantized(const RankParameters& all, const ParallelPlan& plan) {
+  return share_of_rank({.dense = all.quantized - all.quantized_experts, .experts = all.quantized_experts}, plan);
+}
+
 }  // namespace
 
 StageState::StageState(const Shape& shape, const RankParameters& trained, const RankParameters& frozen,
@@ -40,25 +44,33 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
   const double under_way = 1 + static_cast<double>(plan_.prefetch);
   const bool by_layer = shards_weights(plan_) && plan_.reshard;
   const double in_layers = layers_.layer_parameters + layers_.layer_frozen;
-  const double in_passes = by_layer ? whole_of(all.total(), in_layers, under_way, layers_.largest_held) : all.total();
   const double gathered = shards_weights(plan_) ? gathered_parameters(plan_, trained_, frozen_) : all.total();
   const double whole_weights =
       by_layer ? whole_of(gathered, layers_.layer_gathered, under_way, layers_.largest_gathered) : gathered;
   // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
   // are cast for one pass, and their shards are not.
   const bool for_a_pass = casts_in_passes(plan_);
-  const double whole_layers = in_passes - std::max(0.0, all.total() - in_layers);
-  const double whole_share = in_layers > 0 ? std::min(1.0, whole_layers / in_layers) : 0;
-  const double whole_quantized = all.quantized * whole_share;
+  // What is cast so: all of a layer for a pass, else what is gathered. Experts that no other rank has are whole shards.
+  const bool of_all = for_a_pass || gathered == all.total();
+  const double held = of_all ? all.total() : gathered, held_in_layers = of_all ? in_layers : layers_.layer_gathered;
+  const double largest = of_all ? layers_.largest_held : layers_.largest_gathered;
+  const double in_passes = by_layer ? whole_of(held, held_in_layers, under_way, largest) : held;
+  const double whole_layers = in_passes - std::max(0.0, held - held_in_layers);
+  const double whole_share = held_in_layers > 0 ? std::min(1.0, whole_layers / held_in_layers) : 0;
+  const auto quantized_of = [&](const RankParameters& each) {
+    return of_all ? each.quantized : each.quantized - each.quantized_experts;
+  };
+  const double whole_quantized = quantized_of(all) * whole_share;
   const double cast = for_a_pass ? shape_.weight_element : weight_bytes(shape_);
   const double added = cast - (plan_.fp8_params ? each_.weight : 0);
   // What only backward passes read of casts, frozen layers do not have.
   const bool without_backward = frozen_layers_of(plan_) > 0;
-  const double unread = without_backward ? frozen_.quantized * (cast - shape_.weight_element) : 0;
+  const double unread = without_backward ? cast - shape_.weight_element : 0;
   // Autocast's copies stay until the backward pass has read them (torch/csrc/autograd, saved tensors), if there is one.
   const double copied = shape_.autocast ? shape_.element : 0;
   const double without_copies = without_backward ? frozen_.total() : 0;
-  double with_casts = whole_quantized, with_copies = whole_weights - without_copies, unread_here = unread * whole_share;
+  double with_casts = whole_quantized, with_copies = whole_weights - without_copies,
+         unread_here = unread * quantized_of(frozen_) * whole_share;
   const Bytes whole_bytes = (whole_weights * (each_.weight + copied) + padding_ * each_.weight +
                              whole_quantized * added - without_copies * copied - unread_here) *
                             units::B;
@@ -74,8 +86,8 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
     if (!for_a_pass) {
       // Of shards in the weights' format.
       const double in_format = !masters ? shared : shared - updated_ * (trains ? 1 - plan_.offload_optimizer.value : 1);
-      const double quantized = all.total() > 0 ? in_format * all.quantized / all.total() : 0;
-      const double unread_share = all.total() > 0 ? unread * shared / all.total() : 0;
+      const double quantized = shared > 0 ? in_format * share_of_quantized(all, plan_) / shared : 0;
+      const double unread_share = unread * share_of_quantized(frozen_, plan_);
       used.weights += (quantized * added - unread_share) * units::B;
       with_casts += quantized, with_copies += shared, unread_here += unread_share;
     }
