@@ -197,6 +197,8 @@ RC_GTEST_PROP(Memory, FrozenLayersSave, ()) {
       const Bytes padding = max(now.padding, then.padding);  // of matrices of which each has one owner
       // FSDP's shards of trained weights are the optimizer's.
       if (!has_fp32_shards(q.plan)) RC_ASSERT(now.weights <= 1.000001 * then.weights + padding);
+      // Each matrix of Muon has one owner: with fewer of them, a rank may own more.
+      if (q.plan.optimizer == OptimizerKind::kMuon) continue;
       RC_ASSERT(now.optimizer <= 1.000001 * then.optimizer + padding);
       RC_ASSERT(now.weights + now.optimizer <= 1.000001 * (then.weights + then.optimizer) + padding);
     }
@@ -207,9 +209,12 @@ RC_GTEST_PROP(Memory, FrozenLayersSave, ()) {
 
 // Recomputation and sharding never need more memory for what they are made to save. While the only layer of a stage
 // runs again, its kept inputs are there beside what it would have kept, and so is what its forward pass needs for a
-// moment: of experts, the tokens on their way out and back.
+// moment: of experts, the tokens on their way out and back. Products in 8 bits keep smaller copies of what a module
+// that runs again keeps as it is; layers whose activations travel to the host are not there to save anything.
 RC_GTEST_PROP(Memory, SavingSaves, ()) {
   Question q = any_question();
+  if (quantizes(q.training.precision)) q.training.precision = Precision::kBf16;
+  q.plan.offload_activations = 0;
   q.plan.recompute = Recompute::kNone;
   q.plan.zero = ZeroStage::kNone;
   q.plan.weights = WeightStorage::kMaster;
