@@ -210,11 +210,13 @@ RC_GTEST_PROP(Memory, FrozenLayersSave, ()) {
 // Recomputation and sharding never need more memory for what they are made to save. While the only layer of a stage
 // runs again, its kept inputs are there beside what it would have kept, and so is what its forward pass needs for a
 // moment: of experts, the tokens on their way out and back. Products in 8 bits keep smaller copies of what a module
-// that runs again keeps as it is; layers whose activations travel to the host are not there to save anything.
+// that runs again keeps as it is, and frozen products under LoRA keep nothing; layers whose activations travel to the
+// host are not there to save anything.
 RC_GTEST_PROP(Memory, SavingSaves, ()) {
   Question q = any_question();
   if (quantizes(q.training.precision)) q.training.precision = Precision::kBf16;
   q.plan.offload_activations = 0;
+  q.plan.lora_rank = 0;
   q.plan.recompute = Recompute::kNone;
   q.plan.zero = ZeroStage::kNone;
   q.plan.weights = WeightStorage::kMaster;
