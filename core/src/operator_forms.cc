@@ -192,7 +192,7 @@ OperatorKind grouped_gemm(OperatorFields& f, std::string_view) {
                  .n = f.whole("n"),
                  .k = f.whole("k")};
   op.layout = layout(f, GemmLayout::kNT);
-  op.epilogue = accumulation(f, f.has("out_dtype") ? "out_dtype" : "main_grad_dtype");
+  op.epilogue = accumulation(f, f.has("main_grad_dtype") ? "main_grad_dtype" : "out_dtype");
   op.one_kernel = is_set(f, "one_kernel");
   if (format_in(f).scaled_by_block) op.scaling = Scaling::kBlock;
   if (f.has("groups") && __builtin_mul_overflow(op.rows, op.experts, &op.rows)) {

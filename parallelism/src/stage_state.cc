@@ -5,10 +5,16 @@
 namespace ns_dist {
 namespace {
 
+// Parameters of a stage: all, those in layers, and those of the largest layer.
+struct Held {
+  double all, in_layers, largest;
+  double outside_layers() const { return std::max(0.0, all - in_layers); }
+};
+
 // Ranks that share weights or gradients hold their part, and all of embedding, loss and the layers under way (PyTorch
 // FSDP: the root module keeps its own parameters from its forward to its backward pass).
-double whole_of(double all, double in_layers, double under_way, double largest) {
-  return std::min(all, std::max(0.0, all - in_layers) + under_way * largest);
+double whole_of(const Held& held, double under_way) {
+  return std::min(held.all, held.outside_layers() + under_way * held.largest);
 }
 
 double share_of_quantized(const RankParameters& all, const ParallelPlan& plan) {
@@ -28,7 +34,7 @@ StageState::StageState(const Shape& shape, const RankParameters& trained, const 
       each_(bytes_per_parameter(shape.dtype, plan_.optimizer_state, plan_.weights)),
       updated_(updated_parameters(trained, plan_, shares)),
       padding_(padded(trained, shares.padding, shares.expert_padding).total() - trained.total()),
-      whole_(whole_of(trained.total(), layers.layer_parameters, kLayersUnderWay, layers.largest_parameters)) {}
+      whole_(whole_of({trained.total(), layers.layer_parameters, layers.largest_parameters}, kLayersUnderWay)) {}
 
 void StageState::add_to(StageMemory& used, std::int64_t microbatches, StageMemoryDetail* detail) const {
   add_weights(used, detail);
@@ -43,20 +49,19 @@ void StageState::add_weights(StageMemory& used, StageMemoryDetail* detail) const
   all += frozen_;
   const double under_way = 1 + static_cast<double>(plan_.prefetch);
   const bool by_layer = shards_weights(plan_) && plan_.reshard;
-  const double in_layers = layers_.layer_parameters + layers_.layer_frozen;
-  const double gathered = shards_weights(plan_) ? gathered_parameters(plan_, trained_, frozen_) : all.total();
-  const double whole_weights =
-      by_layer ? whole_of(gathered, layers_.layer_gathered, under_way, layers_.largest_gathered) : gathered;
+  const auto whole_in_passes = [&](const Held& held) { return by_layer ? whole_of(held, under_way) : held.all; };
+  const Held every{all.total(), layers_.layer_parameters + layers_.layer_frozen, layers_.largest_held};
+  const Held gathered{shards_weights(plan_) ? gathered_parameters(plan_, trained_, frozen_) : every.all,
+                      layers_.layer_gathered, layers_.largest_gathered};
+  const double whole_weights = whole_in_passes(gathered);
   // Operands of the products, beside the stored weights or instead of them. Weights that are gathered in another format
   // are cast for one pass, and their shards are not.
   const bool for_a_pass = casts_in_passes(plan_);
   // What is cast so: all of a layer for a pass, else what is gathered. Experts that no other rank has are whole shards.
-  const bool of_all = for_a_pass || gathered == all.total();
-  const double held = of_all ? all.total() : gathered, held_in_layers = of_all ? in_layers : layers_.layer_gathered;
-  const double largest = of_all ? layers_.largest_held : layers_.largest_gathered;
-  const double in_passes = by_layer ? whole_of(held, held_in_layers, under_way, largest) : held;
-  const double whole_layers = in_passes - std::max(0.0, held - held_in_layers);
-  const double whole_share = held_in_layers > 0 ? std::min(1.0, whole_layers / held_in_layers) : 0;
+  const bool of_all = for_a_pass || gathered.all == every.all;
+  const Held& held = of_all ? every : gathered;
+  const double whole_layers = whole_in_passes(held) - held.outside_layers();
+  const double whole_share = held.in_layers > 0 ? std::min(1.0, whole_layers / held.in_layers) : 0;
   const auto quantized_of = [&](const RankParameters& each) {
     return of_all ? each.quantized : each.quantized - each.quantized_experts;
   };

@@ -188,6 +188,8 @@ TEST_F(Kernels, OneKernelHasTheColumnsOfItsRow) {
        "gemm 4096x4096x8192 --layout tn --accumulate bf16", "gemm 4096x4096x8192 --layout tn --accumulate fp32"},
       {"op,experts,m,n,k,accumulate,main_grad_dtype", "grouped_gemm,8,8192,4096,4096,1,fp32",
        "grouped_gemm 8x8192x4096x4096 --accumulate fp32", "grouped_gemm 8x8192x4096x4096"},
+      {"op,experts,m,n,k,accumulate,out_dtype,main_grad_dtype", "grouped_gemm,8,8192,4096,4096,1,bf16,fp32",
+       "grouped_gemm 8x8192x4096x4096 --accumulate fp32", "grouped_gemm 8x8192x4096x4096 --accumulate bf16"},
       {"op,experts,m,n,k,one_kernel", "grouped_gemm,8,8192,4096,4096,1", "grouped_gemm 8x8192x4096x4096 --one-kernel",
        "grouped_gemm 8x8192x4096x4096"},
   };
