@@ -39,10 +39,14 @@ constexpr Section kSections[] = {{"model", "What is trained"},
                                  {"facility", "What electricity it takes"},
                                  {"settings", "How the step is simulated"}};
 
-void add_field_flag(CLI::App& app, WorkFlags& flags, const FieldDescription& description, const char* heading) {
+// What says how one collective is forecast. Other fields of "network" are about those of a step.
+constexpr std::string_view kOfCollectives[] = {"network/model", "network/algorithm", "network/protocol",
+                                               "network/calibration"};
+
+void add_field_flag(CLI::App& app, FieldTexts& texts, const FieldDescription& description, const char* heading) {
   const std::string text =
       fmt::format("{} [{}]", with_flags(description.field.help), with_flags(description.default_text));
-  std::optional<std::string>& value = flags.texts[description.field.name];
+  std::optional<std::string>& value = texts[description.field.name];
   // What CLI11 has for a switch without a value is an empty text.
   const auto set = [&value](const std::string& given) { value = given.empty() ? "on" : given; };
   app.add_option_function<std::string>(description.flag, set, text)
@@ -207,10 +211,12 @@ Result<ScenarioSpec> readable(ScenarioSpec spec) {
   return spec;
 }
 
-Result<ScenarioSpec> read_spec(const WorkFlags& flags) {
+Result<ScenarioSpec> read_spec(const FieldTexts& texts) {
   ScenarioSpec spec;
   for (const FieldDescription& description : scenario_fields()) {
-    spec.set(description.field.name, flags.texts.at(description.field.name));
+    if (const auto text = texts.find(description.field.name); text != texts.end()) {
+      spec.set(description.field.name, text->second);
+    }
   }
   return readable(std::move(spec));
 }
@@ -283,13 +289,21 @@ void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but) {
         flags.texts[name];  // never given
         continue;
       }
-      if (name.substr(0, name.find('/')) == section.group) add_field_flag(app, flags, description, section.heading);
+      if (name.substr(0, name.find('/')) == section.group)
+        add_field_flag(app, flags.texts, description, section.heading);
     }
   }
   app.add_option("--from", flags.from,
                  "the work of a report or of its page, or with FILE#2 of a search's second plan; flags change it")
       ->type_name("REPORT")
       ->group("Again");
+}
+
+void add_collective_model_flags(CLI::App& app, FieldTexts& texts, const char* heading) {
+  for (const FieldDescription& description : scenario_fields()) {
+    if (std::ranges::find(kOfCollectives, description.field.name) == std::end(kOfCollectives)) continue;
+    add_field_flag(app, texts, description, heading);
+  }
 }
 
 std::vector<std::string> inputs_of(const WorkFlags& flags, const TrainingFlags& training) {
@@ -313,7 +327,7 @@ Result<std::map<std::string, std::string>> read_asked_of(const WorkFlags& flags)
 }
 
 Result<Scenario> read_scenario_of(const WorkFlags& flags) {
-  NS_TRY(const ScenarioSpec spec, read_spec(flags));
+  NS_TRY(const ScenarioSpec spec, read_spec(flags.texts));
   const Catalog catalog = Catalog::standard();
   if (!flags.from) return resolve(spec, catalog);
   NS_TRY(const Scenario base, read_base(flags));

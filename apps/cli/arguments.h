@@ -45,14 +45,19 @@ Result<T> named_by(const char* flag, Result<T> found) {
   return found;
 }
 
-// Texts of the flags that describe the work, where they were given: one flag for each of scenario_fields(), and --from.
+// Texts of the flags of scenario_fields(), by field, where they were given.
+using FieldTexts = std::map<std::string_view, std::optional<std::string>>;
+
+// Texts of the flags that describe the work: one flag for each of scenario_fields(), and --from.
 struct WorkFlags {
-  std::map<std::string_view, std::optional<std::string>> texts;  // by field
+  FieldTexts texts;
   std::optional<std::string> from;
   mutable std::optional<std::string> report = {};  // its text, once read: a pipe is read once
 };
 
 void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but = "");  // all but the field `but`
+// The flags of those fields that say how one collective is forecast.
+void add_collective_model_flags(CLI::App& app, FieldTexts& texts, const char* heading);
 
 // What the flags may name files with: an output must be none of them.
 std::vector<std::string> inputs_of(const WorkFlags& flags, const TrainingFlags& training);
@@ -60,7 +65,7 @@ std::vector<std::string> inputs_of(const WorkFlags& flags, const TrainingFlags& 
 // `spec`, if its values can be read. Errors, of usage: every value that cannot be read, all at once.
 Result<ScenarioSpec> readable(ScenarioSpec spec);
 // What the flags set. Errors: those of `readable`.
-Result<ScenarioSpec> read_spec(const WorkFlags& flags);
+Result<ScenarioSpec> read_spec(const FieldTexts& texts);
 
 // The work of the report that --from names; of "FILE#2" the second plan of a search's answer. Nothing where it was not
 // given. Errors: a file that cannot be read, or that is no report.

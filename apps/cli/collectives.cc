@@ -20,7 +20,7 @@ namespace {
 
 struct CollectivesRequest {
   std::string input, output, gpu, cluster;
-  std::optional<std::string> model, algorithm, protocol, calibration;
+  FieldTexts network;
 };
 
 std::string errors_text(const CollectiveErrorTable& table) {
@@ -38,7 +38,8 @@ std::string errors_text(const CollectiveErrorTable& table) {
 }
 
 Result<int> answer(const CollectivesRequest& request) {
-  NS_TRY_VOID(check_outputs({{"--output", request.output}}, {request.input, request.calibration.value_or("")}));
+  NS_TRY_VOID(check_outputs({{"--output", request.output}},
+                            {request.input, request.network.at("network/calibration").value_or("")}));
   NS_TRY(CsvStream input, CsvStream::open(request.input));
   // A table about one machine need not repeat it in every row.
   const auto reader_of = [&](const CsvTable& table) {
@@ -47,10 +48,7 @@ Result<int> answer(const CollectivesRequest& request) {
   NS_TRY_VOID(reader_of(input.header()));
 
   const Catalog catalog = Catalog::standard();
-  ScenarioSpec spec;
-  spec.set("network/model", request.model).set("network/algorithm", request.algorithm);
-  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
-  NS_TRY(spec, readable(std::move(spec)));
+  NS_TRY(const ScenarioSpec spec, read_spec(request.network));
   NS_TRY(const Scenario scenario, resolve(spec, catalog));
   NetworkModelOptions options = network_options(scenario.network);
   options.strict = true;
@@ -129,11 +127,7 @@ int collectives_command(int argc, const char* const* argv) {
   app.add_option("--gpu", request.gpu, "where the table names none: ns-dist list gpus")->type_name("ID|FILE");
   app.add_option("--cluster", request.cluster, "where the table names none: ns-dist list clusters")
       ->type_name("ID|FILE");
-  app.add_option("--network-model", request.model, "nccl, or astra: ASTRA-Sim's formulas [nccl]")->type_name("NAME");
-  app.add_option("--calibration", request.calibration, "corrections measured on these clusters [none]")
-      ->type_name("FILE");
-  app.add_option("--algorithm", request.algorithm, "ns-dist list algorithms [the fastest]")->type_name("NAME");
-  app.add_option("--protocol", request.protocol, "ns-dist list protocols [the fastest]")->type_name("NAME");
+  add_collective_model_flags(app, request.network, "How collectives are forecast");
   if (const auto done = parse(app, argc, argv)) return *done;
   if (request.input.empty()) {
     return report_error({ErrorCode::kUsage, "no table and no collective is given", "--input",

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "arguments.h"
 #include "explain_subjects.h"
 #include "ns_dist/simulator.h"
 
@@ -10,11 +9,8 @@ namespace {
 // The machine of a collective, with the nodes that were asked for or, filled one after the other, as many as the ranks
 // reach.
 Result<Scenario> machine_of(const ExplainRequest& request, std::int64_t ranks, std::int64_t stride) {
-  ScenarioSpec spec;
+  NS_TRY(ScenarioSpec spec, read_spec(request.network));
   spec.set("machine/gpu", request.gpu).set("machine/cluster", request.cluster);
-  spec.set("network/model", request.network_model).set("network/algorithm", request.algorithm);
-  spec.set("network/protocol", request.protocol).set("network/calibration", request.calibration);
-  NS_TRY(spec, readable(std::move(spec)));
   if (!request.nodes.empty()) {
     NS_TRY(const std::int64_t nodes, read_count(request.nodes, "--nodes"));
     spec.set("machine/nodes", nodes);
@@ -44,10 +40,7 @@ void add_collective_flags(CLI::App& app, ExplainRequest& request) {
   add("--stride", request.stride, "N", "from one rank to the next [1]");
   add("--imbalance", request.imbalance, "RATIO", "all_to_all: bytes of the busiest rank's port over the mean [1]");
   add("--nodes", request.nodes, "N", "nodes of the machine [as many as the ranks need]");
-  add("--network-model", request.network_model, "NAME", "nccl, or astra: ASTRA-Sim's formulas [nccl]");
-  add("--calibration", request.calibration, "FILE", "corrections measured on this cluster [none]");
-  add("--algorithm", request.algorithm, "NAME", "ns-dist list algorithms [the fastest]");
-  add("--protocol", request.protocol, "NAME", "ns-dist list protocols [the fastest]");
+  add_collective_model_flags(app, request.network, kCollectiveFlags);
 }
 
 // The subject of an operator's explanation names its GPU; that of a collective names no machine, so it is added.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arguments.h"
 #include "ns_dist/collective.h"
 #include "ns_dist/forecast.h"
 #include "ns_dist/operator_forms.h"
@@ -30,7 +31,8 @@ struct ExplainRequest {
   std::map<std::string_view, bool> switches;      // the same, of flags without a value
   // Of collectives.
   std::string ranks, stride = "1", nodes;
-  std::optional<std::string> cluster, network_model, algorithm, protocol, calibration;
+  std::optional<std::string> cluster;
+  FieldTexts network;
   double imbalance = 1;
 };
 

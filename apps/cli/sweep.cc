@@ -206,7 +206,7 @@ Result<std::size_t> finished_rows(const std::string& path, const Format& format)
 Result<std::unique_ptr<Rows>> read_rows(const std::string& input, const WorkFlags& flags, bool csv, Format& format) {
   NS_TRY(const std::string text, read_text(input, kLargestInput, "--sweep", "a sweep, JSON"));
   NS_TRY(std::vector<FieldValues> fields, read_sweep(text, input));
-  NS_TRY(ScenarioSpec fixed, read_spec(flags));
+  NS_TRY(ScenarioSpec fixed, read_spec(flags.texts));
   for (const FieldDescription& description : scenario_fields()) {
     if (!flags.texts.at(description.field.name)) continue;
     const auto same = std::find_if(fields.begin(), fields.end(), [&](const FieldValues& each) {
