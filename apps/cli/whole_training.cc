@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <tuple>
+#include <vector>
 
 #include "arguments.h"
 #include "ns_dist/files.h"
@@ -13,26 +16,58 @@
 namespace ns_dist::cli {
 namespace {
 
-// A default in a help text.
-std::string in_hours(Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); }
+using Text = std::optional<std::string> TrainingFlags::*;
 
-// The flags with a text.
-struct TextFlag {
+constexpr std::string_view kOn = "on";  // the text of a flag without a value
+
+struct FlagOfTraining {
   std::string_view name;  // without dashes
-  std::optional<std::string> TrainingFlags::*text;
+  Text text;
+  std::string_view type;  // empty: the flag has no value
+  std::string help;
+  // Whether it says when parts fail, which is a time of the whole or those of its parts.
+  enum class Failures : std::uint8_t { kNo, kOfWhole, kOfPart } failures = Failures::kNo;
 };
-constexpr std::string_view kPrices = "prices", kAsynchronous = "checkpoint-async", kOn = "on";
-constexpr TextFlag kTextFlags[] = {{"tokens", &TrainingFlags::tokens},
-                                   {"time-between-failures", &TrainingFlags::between_failures},
-                                   {"gpu-time-between-failures", &TrainingFlags::gpu_failures},
-                                   {"node-time-between-failures", &TrainingFlags::node_failures},
-                                   {"network-time-between-failures", &TrainingFlags::network_failures},
-                                   {"storage-bandwidth", &TrainingFlags::storage},
-                                   {"checkpoint-time", &TrainingFlags::checkpoint},
-                                   {"restart-time", &TrainingFlags::restart},
-                                   {"repair-time", &TrainingFlags::repair},
-                                   {"spare-nodes", &TrainingFlags::spares},
-                                   {"gpu-spread", &TrainingFlags::spread}};
+using Failures = FlagOfTraining::Failures;
+
+// In the order of the help.
+const std::vector<FlagOfTraining>& flags_of_training() {
+  const auto hours = [](Seconds time) { return fmt::format(" [{:.0f} h]", time / (3600.0 * units::s)); };
+  static const std::vector<FlagOfTraining> flags = {
+      {"tokens", &TrainingFlags::tokens, "N", "tokens of the whole training, as in 15T: how long does it take?"},
+      {"prices", &TrainingFlags::prices, "FILE",
+       "what a GPU costs for an hour, JSON with its date: what does it cost?"},
+      {"time-between-failures", &TrainingFlags::between_failures, "TIME",
+       "of one GPU and its share of the rest, instead of the next three" + hours(kGpuTimeBetweenFailures),
+       Failures::kOfWhole},
+      {"gpu-time-between-failures", &TrainingFlags::gpu_failures, "TIME",
+       "of one GPU alone" + hours(kGpuAloneTimeBetweenFailures), Failures::kOfPart},
+      {"node-time-between-failures", &TrainingFlags::node_failures, "TIME",
+       "of one host of up to 8 GPUs, without these" + hours(kNodeTimeBetweenFailures), Failures::kOfPart},
+      {"network-time-between-failures", &TrainingFlags::network_failures, "TIME",
+       "of the switches and cables that serve one GPU" + hours(kNetworkTimeBetweenFailures), Failures::kOfPart},
+      {"storage-bandwidth", &TrainingFlags::storage, "RATE", "of the cluster, for checkpoints [122 MB/s for each GPU]"},
+      {"checkpoint-time", &TrainingFlags::checkpoint, "TIME", "to write one [weights and optimizer / bandwidth]"},
+      {"checkpoint-async", &TrainingFlags::asynchronous, "",
+       "checkpoints are written beside training, which stands still only while they go to the host's memory"},
+      {"restart-time", &TrainingFlags::restart, "TIME", "from a failure to the next step [10 min]"},
+      {"repair-time", &TrainingFlags::repair, "TIME",
+       "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]"},
+      {"spare-nodes", &TrainingFlags::spares, "N",
+       "nodes that wait to replace others, for --repair-time [enough 99 % of the time]"},
+      {"gpu-spread", &TrainingFlags::spread, "PERCENT",
+       fmt::format("standard deviation of the GPUs' speeds: all wait for the slowest [{:g} %, and only products become "
+                   "slower]",
+                   100 * TrainingConstants().deviation)}};
+  return flags;
+}
+
+// Whether one is given that says more of a training than its length.
+bool tells_of_training(const TrainingFlags& flags) {
+  return std::ranges::any_of(flags_of_training(), [&](const FlagOfTraining& flag) {
+    return flag.text != &TrainingFlags::tokens && flag.text != &TrainingFlags::prices && (flags.*flag.text).has_value();
+  });
+}
 
 Result<void> read_failures(const TrainingFlags& flags, Reliability& reliability) {
   if (flags.between_failures) {
@@ -68,7 +103,7 @@ Result<void> read_failures(const TrainingFlags& flags, Reliability& reliability)
 }
 
 Result<void> read_checkpoints(const TrainingFlags& flags, Reliability& reliability) {
-  reliability.asynchronous = flags.asynchronous;
+  reliability.asynchronous = flags.asynchronous.has_value();
   if (flags.checkpoint) {
     NS_TRY(reliability.checkpoint, read_duration(*flags.checkpoint, "--checkpoint-time"));
   }
@@ -144,15 +179,12 @@ Result<WholeTraining> read_training(const TrainingFlags& flags) {
     }
     training.gpu_spread = *percent / 100;
   }
-  const auto given = [](const auto&... texts) { return (texts.has_value() || ...); };
-  const bool trains = flags.asynchronous ||
-                      given(flags.between_failures, flags.checkpoint, flags.restart, flags.storage, flags.gpu_failures,
-                            flags.node_failures, flags.network_failures, flags.repair, flags.spares, flags.spread);
-  if (trains && !flags.tokens) return without_tokens();
-  for (const TextFlag& flag : kTextFlags) {
-    if (const auto& text = flags.*flag.text) training.asked.emplace(flag.name, *text);
+  if (tells_of_training(flags) && !flags.tokens) return without_tokens();
+  for (const FlagOfTraining& flag : flags_of_training()) {
+    if (const auto& text = flags.*flag.text; text && flag.text != &TrainingFlags::prices) {
+      training.asked.emplace(flag.name, *text);
+    }
   }
-  if (flags.asynchronous) training.asked.emplace(kAsynchronous, kOn);
   auto prices = flags.reported_prices;
   if (flags.prices) {
     NS_TRY(std::string text, read_text(*flags.prices, kMebibyte, "--prices", "a file of prices"));
@@ -160,58 +192,42 @@ Result<WholeTraining> read_training(const TrainingFlags& flags) {
   }
   if (prices) {
     NS_TRY(training.prices, read_prices(prices->first, prices->second));
-    training.asked.emplace(kPrices, prices->first);
+    training.asked.emplace("prices", prices->first);
   }
   return training;
 }
 
 void repeat(const std::map<std::string, std::string>& asked, const std::string& where, TrainingFlags& flags) {
-  const auto said = [&](std::string_view name) {
-    const auto found = asked.find(std::string(name));
-    return found == asked.end() ? std::nullopt : std::optional(found->second);
-  };
   // Failures are those of the whole, or those of its parts.
-  const bool whole = flags.between_failures.has_value();
-  const bool parts = flags.gpu_failures || flags.node_failures || flags.network_failures;
-  for (const TextFlag& flag : kTextFlags) {
-    const bool is_whole = flag.text == &TrainingFlags::between_failures;
-    const bool is_part = !is_whole && flag.name.ends_with("time-between-failures");
-    if (!(flags.*flag.text) && !(is_part && whole) && !(is_whole && parts)) flags.*flag.text = said(flag.name);
+  const auto given = [&](Failures failures) {
+    return std::ranges::any_of(flags_of_training(), [&](const FlagOfTraining& flag) {
+      return flag.failures == failures && (flags.*flag.text).has_value();
+    });
+  };
+  const bool whole = given(Failures::kOfWhole), parts = given(Failures::kOfPart);
+  for (const FlagOfTraining& flag : flags_of_training()) {
+    const auto said = asked.find(std::string(flag.name));
+    if (said == asked.end() || (flag.failures == Failures::kOfPart && whole) ||
+        (flag.failures == Failures::kOfWhole && parts)) {
+      continue;
+    }
+    if (flag.text == &TrainingFlags::prices) {
+      flags.reported_prices = {said->second, where + "#/asked/prices"};
+    } else if (!(flags.*flag.text)) {
+      flags.*flag.text = said->second;
+    }
   }
-  flags.asynchronous |= said(kAsynchronous).has_value();
-  if (const auto prices = said(kPrices)) flags.reported_prices = {*prices, where + "#/asked/prices"};
 }
 
 void add_training_flags(CLI::App& app, TrainingFlags& flags) {
-  const auto option = [&](const char* flag, std::optional<std::string>& text, const char* type,
-                          const std::string& help) {
-    app.add_option(flag, text, help)->type_name(type)->group(kWholeTraining);
-  };
-  option("--tokens", flags.tokens, "N", "tokens of the whole training, as in 15T: how long does it take?");
-  option("--prices", flags.prices, "FILE", "what a GPU costs for an hour, JSON with its date: what does it cost?");
-  option("--time-between-failures", flags.between_failures, "TIME",
-         "of one GPU and its share of the rest, instead of the next three" + in_hours(kGpuTimeBetweenFailures));
-  option("--gpu-time-between-failures", flags.gpu_failures, "TIME",
-         "of one GPU alone" + in_hours(kGpuAloneTimeBetweenFailures));
-  option("--node-time-between-failures", flags.node_failures, "TIME",
-         "of one host of up to 8 GPUs, without these" + in_hours(kNodeTimeBetweenFailures));
-  option("--network-time-between-failures", flags.network_failures, "TIME",
-         "of the switches and cables that serve one GPU" + in_hours(kNetworkTimeBetweenFailures));
-  option("--storage-bandwidth", flags.storage, "RATE", "of the cluster, for checkpoints [122 MB/s for each GPU]");
-  option("--checkpoint-time", flags.checkpoint, "TIME", "to write one [weights and optimizer / bandwidth]");
-  app.add_flag("--checkpoint-async", flags.asynchronous,
-               "checkpoints are written beside training, which stands still only while they go to the host's memory")
-      ->group(kWholeTraining);
-  option("--restart-time", flags.restart, "TIME", "from a failure to the next step [10 min]");
-  option("--repair-time", flags.repair, "TIME",
-         "for which a node that failed is away: how many spare nodes does that take? [it is replaced at once]");
-  option("--spare-nodes", flags.spares, "N",
-         "nodes that wait to replace others, for --repair-time [enough 99 % of the time]");
-  option(
-      "--gpu-spread", flags.spread, "PERCENT",
-      fmt::format(
-          "standard deviation of the GPUs' speeds: all wait for the slowest [{:g} %, and only products become slower]",
-          100 * TrainingConstants().deviation));
+  for (const FlagOfTraining& flag : flags_of_training()) {
+    std::optional<std::string>& text = flags.*flag.text;
+    const std::string name = fmt::format("--{}", flag.name);
+    const auto on = [&text] { text = kOn; };
+    CLI::Option* option = flag.type.empty() ? app.add_flag_callback(name, on, flag.help)
+                                            : app.add_option(name, text, flag.help)->type_name(std::string(flag.type));
+    option->group(kWholeTraining);
+  }
 }
 
 }  // namespace ns_dist::cli

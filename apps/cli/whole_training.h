@@ -15,8 +15,7 @@ namespace ns_dist::cli {
 // As they were written.
 struct TrainingFlags {
   std::optional<std::string> tokens, between_failures, checkpoint, storage, restart, prices;
-  std::optional<std::string> gpu_failures, node_failures, network_failures, repair, spares, spread;
-  bool asynchronous = false;
+  std::optional<std::string> gpu_failures, node_failures, network_failures, repair, spares, spread, asynchronous;
   // Of a report that is repeated: the text of its file of prices, and the place of this text in errors.
   std::optional<std::pair<std::string, std::string>> reported_prices;
 };

@@ -5,7 +5,7 @@
 
 #include "blocks/branch.h"
 #include "blocks/common.h"
-#include "blocks/linear.h"
+#include "blocks/mixer.h"
 
 namespace ns_dist {
 namespace {
@@ -96,25 +96,13 @@ Call rule(const Shape& shape, const char* name, const DeltaSizes& size, bool bac
 Block delta_net_block(const Shape& shape) {
   const DeltaSizes size(shape);
   const std::int64_t tokens = shape.tokens;
-  const bool bias = shape.model->bias;
   Block block;
-  block.steps.push_back(blocks::branch_start(shape, "delta"));
-  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {.name = "delta.in_proj",
-                                 .rows = tokens,
-                                 .in = shape.hidden,
-                                 .out = size.projected(),
-                                 .bias = bias,
-                                 .split = Split::kColumn,
-                                 .region = "delta",
-                                 .behind_norm = blocks::alone_behind_norm(shape),
-                                 .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                 .readers = blocks::separate_layers(shape, 2),
-                                 .products = size.net.decay_rank > 0 || size.net.gate_rank > 0
-                                                 ? std::vector<std::int64_t>{}
-                                                 : std::vector{size.projected() - 2 * size.heads, 2 * size.heads}});
-  in.drops_for_weight_gradient = block.steps.front().again;
-  block.steps.push_back(std::move(in));
+  blocks::begin_mixer(shape, block, "delta",
+                      {.out = size.projected(),
+                       .readers = blocks::separate_layers(shape, 2),
+                       .products = size.net.decay_rank > 0 || size.net.gate_rank > 0
+                                       ? std::vector<std::int64_t>{}
+                                       : std::vector{size.projected() - 2 * size.heads, 2 * size.heads}});
 
   if (const int readers = 1 + (size.net.decay_rank > 0 ? 1 : 0) + (size.net.gate_rank > 0 ? 1 : 0); readers > 1) {
     blocks::add_gradients(shape, block.steps.front(), "delta", readers);
@@ -174,15 +162,7 @@ Block delta_net_block(const Shape& shape) {
   blocks::exchange_heads(shape, back, "delta.output.backward.all_to_all", size.values);
   gate.input_gradient.insert(gate.input_gradient.begin(), back.begin(), back.end());
   block.steps.push_back(std::move(gate));
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
-                                       {.name = "delta.out_proj",
-                                        .rows = tokens,
-                                        .in = size.values,
-                                        .out = shape.hidden,
-                                        .bias = bias,
-                                        .split = Split::kRow,
-                                        .region = "delta"}));
-  blocks::end_branch(shape, block, "delta");
+  blocks::end_mixer(shape, block, "delta", size.values);
   return block;
 }
 

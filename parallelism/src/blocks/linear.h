@@ -16,7 +16,7 @@ enum class Split : std::uint8_t { kLocal, kColumn, kRow };
 
 // y = x W^T + b with the sizes of this rank.
 struct Linear {
-  std::string_view name;  // "mlp.fc1"
+  std::string_view name = {};  // "mlp.fc1"
   std::int64_t rows = 1, in = 1, out = 1;
   std::int64_t groups = 1;  // layers of these sizes side by side, each with its rows: one batched product
   bool bias = false;

@@ -4,33 +4,18 @@
 // Context-parallel ranks would exchange the few tokens before their own, which is not counted.
 #include <utility>
 
-#include "blocks/branch.h"
 #include "blocks/common.h"
-#include "blocks/linear.h"
+#include "blocks/mixer.h"
 
 namespace ns_dist {
 
 Block short_convolution_block(const Shape& shape) {
   using blocks::bytes_of;
   using blocks::kernel;
-  using blocks::Split;
   const std::int64_t tokens = shape.tokens, channels = shape.hidden / shape.tp, elements = tokens * channels;
   const auto taps = static_cast<double>(shape.model->short_convolution);
   Block block;
-  block.steps.push_back(blocks::branch_start(shape, "convolution"));
-  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {.name = "convolution.in_proj",
-                                 .rows = tokens,
-                                 .in = shape.hidden,
-                                 .out = 3 * channels,
-                                 .bias = shape.model->bias,
-                                 .split = Split::kColumn,
-                                 .region = "convolution",
-                                 .behind_norm = blocks::alone_behind_norm(shape),
-                                 .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                 .readers = 1});
-  in.drops_for_weight_gradient = block.steps.front().again;
-  block.steps.push_back(std::move(in));
+  blocks::begin_mixer(shape, block, "convolution", {.out = 3 * channels, .readers = 1});
 
   // Keeps the projection's output, of which gates and channels are views, the weighted channels and what the
   // convolution makes of them.
@@ -49,15 +34,7 @@ Block short_convolution_block(const Shape& shape) {
   core.kept_as = ActivationKind::kStateSpace;
   core.kept_for_input_gradient = bytes_of(shape, tokens, 5 * channels);
   block.steps.push_back(std::move(core));
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
-                                       {.name = "convolution.out_proj",
-                                        .rows = tokens,
-                                        .in = channels,
-                                        .out = shape.hidden,
-                                        .bias = shape.model->bias,
-                                        .split = Split::kRow,
-                                        .region = "convolution"}));
-  blocks::end_branch(shape, block, "convolution");
+  blocks::end_mixer(shape, block, "convolution", channels);
   return block;
 }
 

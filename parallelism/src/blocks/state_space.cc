@@ -6,13 +6,12 @@
 
 #include "blocks/branch.h"
 #include "blocks/common.h"
-#include "blocks/linear.h"
+#include "blocks/mixer.h"
 
 namespace ns_dist {
 namespace {
 
 using blocks::bytes_of;
-using blocks::Split;
 
 struct Sizes {
   explicit Sizes(const Shape& shape)
@@ -43,24 +42,10 @@ Block state_space_block(const Shape& shape) {
   // Context-parallel ranks exchange tokens for heads before the convolution and back behind the scan, with what weights
   // the output (Megatron-Core, mamba_context_parallel.py): each has all tokens of its part of the heads.
   const std::int64_t tokens = shape.tokens, convolved = size.inner + size.copied_maps;
-  const bool bias = shape.model->bias;
   Block block;
-  block.steps.push_back(blocks::branch_start(shape, "mamba"));
-  // Gate, channels, maps, and a time step for each head.
-  BlockStep in = blocks::linear(shape, ActivationKind::kStateSpace,
-                                {.name = "mamba.in_proj",
-                                 .rows = tokens,
-                                 .in = shape.hidden,
-                                 .out = 2 * size.inner + size.maps + size.heads,
-                                 .bias = bias,
-                                 .split = Split::kColumn,
-                                 .region = "mamba",
-                                 .behind_norm = blocks::alone_behind_norm(shape),
-                                 .keeps_original = blocks::recomputes(shape, RecomputeModule::kNorm),
-                                 .readers = 1,
-                                 .by_element = true});  // Megatron-Core, mamba_mixer.py: use_muon is False
-  in.drops_for_weight_gradient = block.steps.front().again;
-  block.steps.push_back(std::move(in));
+  // Gate, channels, maps, and a time step for each head. Muon leaves it out (Megatron-Core, mamba_mixer.py: use_muon).
+  blocks::begin_mixer(shape, block, "mamba",
+                      {.out = 2 * size.inner + size.maps + size.heads, .readers = 1, .by_element = true});
 
   BlockStep convolution;
   convolution.name = "mamba.convolution";
@@ -106,15 +91,7 @@ Block state_space_block(const Shape& shape) {
   gate.input_gradient.push_back(weighted.input_gradient.front());
   gate.kept_for_input_gradient = 0;  // see the scan
   block.steps.push_back(std::move(gate));
-  block.steps.push_back(blocks::linear(shape, ActivationKind::kStateSpace,
-                                       {.name = "mamba.out_proj",
-                                        .rows = tokens,
-                                        .in = size.inner,
-                                        .out = shape.hidden,
-                                        .bias = bias,
-                                        .split = Split::kRow,
-                                        .region = "mamba"}));
-  blocks::end_branch(shape, block, "mamba");
+  blocks::end_mixer(shape, block, "mamba", size.inner);
   return block;
 }
 
