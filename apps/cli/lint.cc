@@ -32,11 +32,8 @@ struct LintRequest {
 Result<LintOptions> options_of(const LintRequest& request, const TraceSet& traces, std::optional<AstraNetwork>* clock) {
   LintOptions options;
   if (request.no_run) options.most_nodes_to_run = 0;
-  const std::filesystem::path folder = traces.prefix.parent_path();
-  const std::filesystem::path yml =
-      request.network.empty() ? folder / "network.yml" : std::filesystem::path(request.network);
-  const std::filesystem::path json =
-      request.system.empty() ? folder / "system.json" : std::filesystem::path(request.system);
+  const std::filesystem::path yml = beside(traces, request.network, "network.yml");
+  const std::filesystem::path json = beside(traces, request.system, "system.json");
   std::error_code failed;
   const bool asked = !request.network.empty() || !request.system.empty();
   if (!asked && (!std::filesystem::exists(yml, failed) || !std::filesystem::exists(json, failed))) return options;
@@ -46,18 +43,11 @@ Result<LintOptions> options_of(const LintRequest& request, const TraceSet& trace
       options.network = network_of(clock->emplace(*std::move(network)), json);
     }
   }
-  if (const Result<std::string> text = read_text(folder / "remote_memory.json", kLargestAstraInput)) {
+  if (const Result<std::string> text = read_text(beside(traces, "", "remote_memory.json"), kLargestAstraInput)) {
     const auto root = nlohmann::json::parse(*text, nullptr, false);
     options.no_remote_memory = root.is_object() && root.value("memory-type", nlohmann::json()) == "NO_MEMORY_EXPANSION";
   }
   return options;
-}
-
-std::string text_of(const TraceProblem& p) {
-  std::string where = fmt::format("rank {}", p.rank);
-  if (p.node != 0 || !p.name.empty()) where += fmt::format(", node {}", p.node);
-  if (!p.name.empty()) where += fmt::format(" ({})", p.name);
-  return fmt::format("{}: {}\n", where, p.message);
 }
 
 std::string summary_text(const TraceSet& traces, const LintReport& report, double seconds) {
@@ -69,14 +59,11 @@ std::string summary_text(const TraceSet& traces, const LintReport& report, doubl
   for (const TraceProblem& problem : report.problems) {
     if (shown == kMost) break;
     if (++alike[problem.message] > kMostAlike) continue;
-    text += text_of(problem);
+    text += text_of(problem) + "\n";
     ++shown;
   }
   if (report.problem_count > shown) text += fmt::format("and {} more\n", commas(report.problem_count - shown));
-  for (const TraceWait& wait : report.deadlock) {
-    text +=
-        fmt::format("in a circle: rank {} waits for rank {} (node {}, {})\n", wait.rank, wait.on, wait.node, wait.what);
-  }
+  for (const TraceWait& wait : report.deadlock) text += fmt::format("in a circle: {}\n", text_of(wait));
   for (const std::string& note : report.notes) text += fmt::format("note: {}\n", note);
   text +=
       fmt::format("{}: {} ranks, {} nodes ({} kernels, {} collectives, {} sends, {} receives), ",
@@ -95,13 +82,6 @@ std::string summary_text(const TraceSet& traces, const LintReport& report, doubl
 }
 
 std::string json_text(const TraceSet& traces, const LintReport& report, double seconds) {
-  nlohmann::ordered_json problems = nlohmann::ordered_json::array(), deadlock = problems;
-  for (const TraceProblem& p : report.problems) {
-    problems.push_back({{"rank", p.rank}, {"node", p.node}, {"name", p.name}, {"message", p.message}});
-  }
-  for (const TraceWait& w : report.deadlock) {
-    deadlock.push_back({{"rank", w.rank}, {"node", w.node}, {"on", w.on}, {"what", w.what}});
-  }
   const nlohmann::ordered_json out = {{"schema", "ns-dist/lint/1"},
                                       {"traces", traces.prefix.string()},
                                       {"ranks", traces.files.size()},
@@ -112,8 +92,8 @@ std::string json_text(const TraceSet& traces, const LintReport& report, double s
                                       {"receives", report.receives},
                                       {"ran", report.ran},
                                       {"problem_count", report.problem_count},
-                                      {"problems", std::move(problems)},
-                                      {"deadlock", std::move(deadlock)},
+                                      {"problems", json_of(report.problems)},
+                                      {"deadlock", json_of(report.deadlock)},
                                       {"notes", report.notes},
                                       {"seconds", seconds}};
   return dump_json(out, 1);

@@ -99,14 +99,10 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   Inputs out;
   NS_TRY(out.traces, find_traces(request.workload.value_or(request.traces)));
   NS_TRY(out.groups, groups_beside(out.traces, request.groups));
-  const std::filesystem::path folder = out.traces.prefix.parent_path();
-  const auto beside = [&](const std::string& given, const char* name) {
-    return given.empty() ? folder / name : std::filesystem::path(given);
-  };
-  const std::filesystem::path yml = beside(request.network, "network.yml"),
-                              json = beside(request.system, "system.json");
+  const std::filesystem::path yml = beside(out.traces, request.network, "network.yml");
+  const std::filesystem::path json = beside(out.traces, request.system, "system.json");
   out.system = json;
-  out.files = {yml.string(), json.string(), beside(request.groups, "comm_groups.json").string()};
+  out.files = {yml.string(), json.string(), beside(out.traces, request.groups, "comm_groups.json").string()};
   for (const std::filesystem::path& file : out.traces.files) out.files.push_back(file.string());
   std::error_code failed;
   if (request.recorded && request.system.empty() && !std::filesystem::exists(json, failed)) return out;
@@ -138,15 +134,6 @@ Result<Inputs> read_inputs(const ReplayRequest& request) {
   return out;
 }
 
-std::string deadlock_text(const ReplayReport& report) {
-  std::string text;
-  for (const TraceWait& wait : report.deadlock) {
-    text += fmt::format("{}rank {} waits for rank {} (node {}, {})", text.empty() ? "" : "; ", wait.rank, wait.on,
-                        wait.node, wait.what);
-  }
-  return text;
-}
-
 // The ranks in the order in which they end; those that end together, in their own.
 std::vector<std::size_t> by_finish(const ReplayReport& report) {
   std::vector<std::size_t> order(report.finish_ns.size());
@@ -157,19 +144,13 @@ std::vector<std::size_t> by_finish(const ReplayReport& report) {
 }
 
 std::string json_text(const Inputs& inputs, const ReplayReport& report) {
-  nlohmann::ordered_json ranks = nlohmann::ordered_json::array(), problems = ranks, deadlock = ranks;
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (std::size_t rank = 0; rank < report.finish_ns.size(); ++rank) {
     ranks.push_back({{"rank", rank},
                      {"complete", static_cast<bool>(report.complete[rank])},
                      {"finish_ns", report.finish_ns[rank]},
                      {"kernel_ns", report.kernel_ns[rank]},
                      {"communication_ns", report.communication_ns[rank]}});
-  }
-  for (const TraceProblem& p : report.problems) {
-    problems.push_back({{"rank", p.rank}, {"node", p.node}, {"name", p.name}, {"message", p.message}});
-  }
-  for (const TraceWait& w : report.deadlock) {
-    deadlock.push_back({{"rank", w.rank}, {"node", w.node}, {"on", w.on}, {"what", w.what}});
   }
   const std::size_t last = by_finish(report).back();
   const nlohmann::ordered_json out = {{"schema", "ns-dist/replay/1"},
@@ -180,8 +161,8 @@ std::string json_text(const Inputs& inputs, const ReplayReport& report) {
                                       {"step_time_s", static_cast<double>(report.finish_ns[last]) * 1e-9},
                                       {"last_rank", last},
                                       {"ranks", std::move(ranks)},
-                                      {"problems", std::move(problems)},
-                                      {"deadlock", std::move(deadlock)}};
+                                      {"problems", json_of(report.problems)},
+                                      {"deadlock", json_of(report.deadlock)}};
   return dump_json(out, 1);
 }
 
@@ -230,11 +211,10 @@ int report_problems(const Inputs& inputs, const ReplayReport& report) {
   std::string text = fmt::format("ns-dist: {}: {} of {} ranks run to their end\n",
                                  printable(inputs.traces.prefix.string()), report.finished, report.finish_ns.size());
   for (std::size_t i = 0; i < std::min(kMost, report.problems.size()); ++i) {
-    const TraceProblem& p = report.problems[i];
-    text += fmt::format("  rank {}, node {} ({}): {}\n", p.rank, p.node, p.name, p.message);
+    text += fmt::format("  {}\n", text_of(report.problems[i]));
   }
   if (report.problems.size() > kMost) text += fmt::format("  and {} more\n", report.problems.size() - kMost);
-  if (!report.deadlock.empty()) text += fmt::format("  in a circle: {}\n", deadlock_text(report));
+  for (const TraceWait& wait : report.deadlock) text += fmt::format("  in a circle: {}\n", text_of(wait));
   if (const std::string hint = hint_of_groups(inputs.groups, report.problems); !hint.empty()) {
     text += fmt::format("  {}\n", hint);
   }

@@ -9,6 +9,10 @@
 
 namespace ns_dist::cli {
 
+std::filesystem::path beside(const TraceSet& traces, const std::string& given, const char* name) {
+  return given.empty() ? traces.prefix.parent_path() / name : std::filesystem::path(given);
+}
+
 Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path) {
   std::error_code failed;
   if (path.find("empty") != std::string::npos) {
@@ -18,9 +22,9 @@ Result<CommGroups> groups_beside(const TraceSet& traces, const std::string& path
     return CommGroups();
   }
   if (!path.empty()) return read_comm_groups(path);
-  const std::filesystem::path beside = traces.prefix.parent_path() / "comm_groups.json";
-  if (!std::filesystem::exists(beside, failed)) return CommGroups();
-  return read_comm_groups(beside);
+  const std::filesystem::path usual = beside(traces, "", "comm_groups.json");
+  if (!std::filesystem::exists(usual, failed)) return CommGroups();
+  return read_comm_groups(usual);
 }
 
 std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProblem>& problems) {
@@ -29,6 +33,33 @@ std::string hint_of_groups(const CommGroups& groups, const std::vector<TraceProb
   });
   if (!missing || !groups.empty()) return "";
   return "no communicator groups were read: name their file (comm_groups.json) with --groups FILE";
+}
+
+std::string text_of(const TraceProblem& problem) {
+  std::string where = fmt::format("rank {}", problem.rank);
+  if (problem.node != 0 || !problem.name.empty()) where += fmt::format(", node {}", problem.node);
+  if (!problem.name.empty()) where += fmt::format(" ({})", problem.name);
+  return fmt::format("{}: {}", where, problem.message);
+}
+
+std::string text_of(const TraceWait& wait) {
+  return fmt::format("rank {} waits for rank {} (node {}, {})", wait.rank, wait.on, wait.node, wait.what);
+}
+
+nlohmann::ordered_json json_of(const std::vector<TraceProblem>& problems) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TraceProblem& p : problems) {
+    list.push_back({{"rank", p.rank}, {"node", p.node}, {"name", p.name}, {"message", p.message}});
+  }
+  return list;
+}
+
+nlohmann::ordered_json json_of(const std::vector<TraceWait>& deadlock) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TraceWait& w : deadlock) {
+    list.push_back({{"rank", w.rank}, {"node", w.node}, {"on", w.on}, {"what", w.what}});
+  }
+  return list;
 }
 
 Result<AstraSystem> system_of(const std::filesystem::path& yml, const std::filesystem::path& json) {
