@@ -35,6 +35,75 @@ std::array<std::int64_t, 3> rows_of_matrices(const Gemm& gemm) {
   return {gemm.layout == GemmLayout::kTN ? gemm.m : gemm.k, gemm.layout == GemmLayout::kNT ? gemm.k : gemm.n, gemm.n};
 }
 
+double d(std::int64_t value) { return static_cast<double>(value); }
+
+Estimate estimate_product(const Machine& machine, const Gemm& o, DType dtype, const Roofline& roofline, Steps& steps) {
+  return estimate_gemm(machine, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, dtype, roofline, steps);
+}
+
+Estimate estimate_off_tensor_units(const Machine& machine, const Gemm& o, DType dtype, const Roofline& roofline,
+                                   Steps& steps) {
+  Estimate e = estimate_vector_gemm(machine, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, dtype, roofline, steps);
+  e.method = "tiles and waves on the vector units: rows are no multiple of 16 bytes";
+  e.spread = kUnaligned;
+  e.extrapolated = true;
+  return e;
+}
+
+Estimate estimate_experts(const Machine& machine, const GroupedGemm& o, DType dtype, const Roofline& roofline,
+                          Steps& steps) {
+  const double experts = std::min(d(o.experts), d(o.rows)), rows = std::ceil(d(o.rows) / experts);
+  const bool weights = o.layout == GemmLayout::kTN;
+  Estimate e = estimate_gemm(machine, experts, weights ? d(o.n) : rows, weights ? d(o.k) : d(o.n),
+                             weights ? rows : d(o.k), o.layout, dtype, roofline, steps);
+  if (o.one_kernel) return e;  // tiles of all experts share the waves
+  e.seconds = std::max(e.seconds + experts * kExpertRamp, experts * kExpertLaunch);
+  if (steps.on()) steps.add("experts_s", experts * kExpertRamp, "first and last tiles of each expert");
+  return e;
+}
+
+Estimate estimate_moe(const Machine& machine, const MixtureOfExperts& o, DType dtype, Steps& steps) {
+  const double copies = d(o.tokens) * d(o.top_k), chosen = std::min(d(o.experts), copies);
+  const double rows = std::ceil(copies / chosen);
+  const auto product = [&](double n, double k) {
+    return estimate_gemm(machine, chosen, rows, n, k, GemmLayout::kNT, dtype, Roofline{}, steps);
+  };
+  Estimate up = product(2 * d(o.intermediate), d(o.hidden));
+  const Estimate down = product(d(o.hidden), d(o.intermediate));
+  // Permuted rows in, gated rows between the products, weighted sum out.
+  const double moved = copies * (3 * d(o.hidden) + 3 * d(o.intermediate));
+  up.seconds += down.seconds + 3 * machine.launch + moved * (size_of(dtype) / B) / machine.achieved_bandwidth;
+  up.method = "two grouped products and their permutations";
+  up.spread = 1.8;
+  return up;
+}
+
+Estimate estimate_convolution(const Machine& machine, const Convolution& o, DType dtype, Steps& steps) {
+  const double rows = d(o.batch) * o.out_height() * o.out_width();
+  const double depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
+  Estimate e = estimate_gemm(machine, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, dtype, Roofline{}, steps);
+  if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each
+  e.method = "implicit matrix product";
+  e.spread = 1.6;  // chosen, not fitted
+  return e;
+}
+
+// Neither tile nor kernel is known: the roofline at achieved rates, and a wide interval, both chosen.
+Estimate estimate_unknown(const Machine& machine, const Roofline& roofline) {
+  constexpr double kShareOfPeak = 0.6;
+  const double memory = roofline.memory * machine.bandwidth / machine.achieved_bandwidth;
+  const double compute = roofline.compute / kShareOfPeak;
+  Estimate e;
+  e.seconds = machine.launch + overlap(compute, memory);
+  e.bound = machine.launch > std::max(compute, memory) ? Bound::kLaunch
+            : compute > memory                         ? Bound::kCompute
+                                                       : Bound::kMemory;
+  e.method = "roofline of an unknown operator";
+  e.spread = 2.5;
+  e.extrapolated = true;
+  return e;
+}
+
 }  // namespace
 
 bool on_matrix_units(const Operator& op) {
@@ -99,45 +168,14 @@ Estimate AnalyticModel::streaming(const Operator& op, const Work& work, double p
 Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roofline& roofline, Steps& steps) const {
   constexpr std::string_view kStreamed = "traffic over achieved bandwidth";
   const double least = (work.read + work.written) / B;
-  const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   return std::visit(
       Overloaded{
           [&](const Gemm& o) {
-            if (is_off_tensor_units(op)) {
-              Estimate e = estimate_vector_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, op.dtype,
-                                                roofline, steps);
-              e.method = "tiles and waves on the vector units: rows are no multiple of 16 bytes";
-              e.spread = kUnaligned;
-              e.extrapolated = true;
-              return e;
-            }
-            return estimate_gemm(machine_, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, op.dtype, roofline, steps);
+            const auto product = is_off_tensor_units(op) ? estimate_off_tensor_units : estimate_product;
+            return product(machine_, o, op.dtype, roofline, steps);
           },
-          [&](const GroupedGemm& o) {
-            const double experts = std::min(d(o.experts), d(o.rows)), rows = std::ceil(d(o.rows) / experts);
-            const bool weights = o.layout == GemmLayout::kTN;
-            Estimate e = estimate_gemm(machine_, experts, weights ? d(o.n) : rows, weights ? d(o.k) : d(o.n),
-                                       weights ? rows : d(o.k), o.layout, op.dtype, roofline, steps);
-            if (o.one_kernel) return e;  // tiles of all experts share the waves
-            e.seconds = std::max(e.seconds + experts * kExpertRamp, experts * kExpertLaunch);
-            if (steps.on()) steps.add("experts_s", experts * kExpertRamp, "first and last tiles of each expert");
-            return e;
-          },
-          [&](const MixtureOfExperts& o) {
-            const double chosen = std::min(d(o.experts), d(o.tokens) * d(o.top_k));
-            const double rows = std::ceil(d(o.tokens) * d(o.top_k) / chosen);
-            Estimate up = estimate_gemm(machine_, chosen, rows, 2 * d(o.intermediate), d(o.hidden), GemmLayout::kNT,
-                                        op.dtype, Roofline{}, steps);
-            const Estimate down = estimate_gemm(machine_, chosen, rows, d(o.hidden), d(o.intermediate), GemmLayout::kNT,
-                                                op.dtype, Roofline{}, steps);
-            // Permuted rows in, gated rows between the products, weighted sum out.
-            const double moved = d(o.tokens) * d(o.top_k) * (3 * d(o.hidden) + 3 * d(o.intermediate));
-            up.seconds +=
-                down.seconds + 3 * machine_.launch + moved * (size_of(op.dtype) / B) / machine_.achieved_bandwidth;
-            up.method = "two grouped products and their permutations";
-            up.spread = 1.8;
-            return up;
-          },
+          [&](const GroupedGemm& o) { return estimate_experts(machine_, o, op.dtype, roofline, steps); },
+          [&](const MixtureOfExperts& o) { return estimate_moe(machine_, o, op.dtype, steps); },
           [&](const Attention& o) {
             return estimate_attention(machine_, o, op.dtype, roofline, standard_sums(Predictor::kTrainingAttention),
                                       steps);
@@ -176,31 +214,8 @@ Estimate AnalyticModel::estimate(const Operator& op, const Work& work, const Roo
           // Four streams in and three or four out.
           [&](const OptimizerStep&) { return streaming(op, work, kChunkPasses, kStreamed, steps); },
           [&](const Copy&) { return streaming(op, work, 1, kStreamed, steps); },
-          [&](const Convolution& o) {
-            const double rows = d(o.batch) * o.out_height() * o.out_width();
-            const double depth = d(o.in_channels) * d(o.kernel) * d(o.kernel);
-            Estimate e = estimate_gemm(machine_, 1, rows, d(o.out_channels), depth, GemmLayout::kNN, op.dtype,
-                                       Roofline{}, steps);
-            if (o.pass == Pass::kBackward) e.seconds *= 2;  // data and weight gradients, as many products each
-            e.method = "implicit matrix product";
-            e.spread = 1.6;  // chosen, not fitted
-            return e;
-          },
-          [&](const UnknownOperator&) {
-            // Neither tile nor kernel is known: the roofline at achieved rates, and a wide interval, both chosen.
-            constexpr double kShareOfPeak = 0.6;
-            const double memory = roofline.memory * machine_.bandwidth / machine_.achieved_bandwidth;
-            const double compute = roofline.compute / kShareOfPeak;
-            Estimate e;
-            e.seconds = machine_.launch + overlap(compute, memory);
-            e.bound = machine_.launch > std::max(compute, memory) ? Bound::kLaunch
-                      : compute > memory                          ? Bound::kCompute
-                                                                  : Bound::kMemory;
-            e.method = "roofline of an unknown operator";
-            e.spread = 2.5;
-            e.extrapolated = true;
-            return e;
-          },
+          [&](const Convolution& o) { return estimate_convolution(machine_, o, op.dtype, steps); },
+          [&](const UnknownOperator&) { return estimate_unknown(machine_, roofline); },
       },
       op.kind);
 }

@@ -103,9 +103,12 @@ std::vector<SmallerPlan> other_degrees(const Scenario& scenario) {
 
 bool takes_turns(const ParallelPlan& plan) { return plan.pp > 1 && plan.vpp > 1 && traits_of(plan).most_chunks == 0; }
 
-std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
+namespace {
+
+// Each adds plans that save in one way, alone and with what was added before.
+
+void fuse_kernels(const Scenario& scenario, std::vector<SmallerPlan>& all) {
   const ParallelPlan& plan = scenario.plan;
-  std::vector<SmallerPlan> all = {{plan, scenario.training, 0}};
   all = varied(all, can_fuse_attention(scenario) ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.flash_attention = true;
     each.cost += kFusedAttention;
@@ -115,15 +118,26 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
     each.plan.loss_library = Library::kLiger;
     each.cost += kFusedLoss;
   });
+}
+
+void quantize_frozen_weights(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   const bool may_freeze = plan.lora_rank > 0 && !freezes_in_4_bits(plan) && !quantizes(scenario.training.precision);
   all = varied(all, may_freeze ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.frozen_weights = FrozenWeights::kNf4;
     each.cost += kFrozenIn4Bits;
   });
+}
+
+void halve_micro_batch(const Scenario& scenario, std::vector<SmallerPlan>& all) {
   all = varied(all, doublings(1, scenario.training.micro_batch), [](SmallerPlan& each, int steps) {
     each.training.micro_batch >>= steps;
     each.cost += kHalfMicroBatch * steps;
   });
+}
+
+void recompute_more(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   std::vector<Recomputation> more = usual_recomputations(scenario);
   const Recomputation now = recomputation_of(plan);
   std::erase_if(more, [&now](const Recomputation& each) { return each == now || recomputes_less(each, now); });
@@ -136,22 +150,35 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
                  : (again.modules & kLayers) != 0           ? kRecomputeMlp
                                                             : kSelective;
   });
+}
+
+void take_usual_schedule(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   const std::string usual = ParallelPlan().schedule;
   all = varied(all, plan.pp > 1 && plan.schedule != usual ? 1 : 0, [&](SmallerPlan& each, int) {
     set_stages(scenario.model, each.plan, plan.pp, 1, usual);
     if (traits_of(plan).overlaps_messages) each.plan.overlap_p2p = false;
     each.cost += kSchedule;
   });
+}
+
+// And what Muon gathers.
+void shard_optimizer(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   all = varied(all, plan.zero == ZeroStage::kNone ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.zero = ZeroStage::kOptimizer;
     each.cost += kShard;
   });
-  const bool muon = plan.optimizer == OptimizerKind::kMuon;
-  const bool pads = muon && plan.zero <= ZeroStage::kOptimizer && plan.muon_buffers == MuonBuffers::kPadded;
+  const bool pads = plan.optimizer == OptimizerKind::kMuon && plan.zero <= ZeroStage::kOptimizer &&
+                    plan.muon_buffers == MuonBuffers::kPadded;
   all = varied(all, pads ? 1 : 0, [](SmallerPlan& each, int) {
     each.plan.muon_buffers = MuonBuffers::kWhole;
     each.cost += kShard;
   });
+}
+
+void shard_gradients_and_weights(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   const int further = static_cast<int>(ZeroStage::kParameters) -
                       std::max(static_cast<int>(plan.zero), static_cast<int>(ZeroStage::kOptimizer));
   all = varied(all, may_share_weights(plan, plan.pp) ? further : 0, [](SmallerPlan& each, int steps) {
@@ -175,6 +202,10 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
     each.plan.reduce_each = ReduceEach::kMicrobatch;
     each.cost += kShardGradients;
   });
+}
+
+void shard_over_more_replicas(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
   // Replicas that share the weights need the less memory the more they are; others need the same.
   const std::int64_t replicas = plan.dp * plan.cp;
   all = varied(all, shards_gradients(plan) && plan.shard > 0 ? doublings(plan.shard, replicas) : 0,
@@ -183,7 +214,12 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
                  if (each.plan.shard == replicas) each.plan.shard = 0;
                  each.cost += kShard * steps;
                });
-  const bool may_offload = plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining && !muon;
+}
+
+void offload_to_host(const Scenario& scenario, std::vector<SmallerPlan>& all) {
+  const ParallelPlan& plan = scenario.plan;
+  const bool may_offload =
+      plan.offload_optimizer.value < 1 && plan.passes == Passes::kTraining && plan.optimizer != OptimizerKind::kMuon;
   all = varied(all, may_offload ? 2 : 0, [](SmallerPlan& each, int steps) {
     each.plan.offload_optimizer = {1};
     each.plan.offload_weights = steps > 1;
@@ -192,6 +228,16 @@ std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
   std::erase_if(all, [&](const SmallerPlan& each) {
     return each.plan.offload_weights && (each.plan.zero != ZeroStage::kParameters || is_whole_in_passes(each.plan));
   });
+}
+
+}  // namespace
+
+std::vector<SmallerPlan> savings_for(const Scenario& scenario) {
+  std::vector<SmallerPlan> all = {{scenario.plan, scenario.training, 0}};
+  for (const auto add : {fuse_kernels, quantize_frozen_weights, halve_micro_batch, recompute_more, take_usual_schedule,
+                         shard_optimizer, shard_gradients_and_weights, shard_over_more_replicas, offload_to_host}) {
+    add(scenario, all);
+  }
   return all;
 }
 
