@@ -97,6 +97,21 @@ std::optional<Neighbor> neighbor_of(const Machine& machine, std::span<const Mach
   return nearest;
 }
 
+const Machine& common_machine(Mode mode) {
+  static const std::array<Machine, 2> machines = [] {
+    Gpu gpu;
+    gpu.id = "common", gpu.vendor = "nvidia", gpu.architecture = "hopper", gpu.process_nm = 4;
+    gpu.sm_count = 132, gpu.boost_clock = 1830 * MHz, gpu.l2_cache = 50 * MB, gpu.board_power = 700 * W;
+    gpu.memory_type = "HBM3", gpu.memory = 80 * GB, gpu.memory_bandwidth = 3.35 * TB / units::s;
+    for (const DType dtype : kAllDTypes) gpu.tensor[dtype] = 989 * TFLOP / units::s;
+    for (const DType dtype : kAllDTypes) gpu.vector[dtype] = 67 * TFLOP / units::s;
+    auto burst = make_machine(gpu, Mode::kBurst), sustained = make_machine(gpu, Mode::kSustained);
+    NS_EXPECTS(burst.has_value() && sustained.has_value());
+    return std::array{*std::move(burst), *std::move(sustained)};
+  }();
+  return machines[mode == Mode::kBurst ? 0 : 1];
+}
+
 Pace pace_of(const Machine& machine, const Machine& other) {
   Pace pace{1, 1};  // launches take the same time
   const auto add = [&](double mine, double theirs) {

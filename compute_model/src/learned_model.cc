@@ -208,8 +208,8 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
 }
 
 // FP8 products and experts were measured in bursts alone, half-precision products on some GPUs. In long runs they slow
-// down as BF16 products of their size do on the GPUs that were measured in both modes. Asked of the reference GPU, so
-// that what a better data sheet saves stays saved.
+// down as BF16 products of their size do on the GPUs that were measured in both modes. Asked of the reference GPU, or
+// of no GPU in particular, so that what a better data sheet saves stays saved.
 void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   Gemm like;
   if (const auto* moe = std::get_if<MixtureOfExperts>(&op.kind)) {
@@ -223,7 +223,10 @@ void LearnedModel::ask_slowdown(const Operator& op, Query& query) const {
   const PredictorWeights* const weights = weights_of(Predictor::kGemm);
   if (weights == nullptr) return;
   const ReferenceGpu& reference = reference_of(Predictor::kGemm, *weights);
-  const Machine& one = reference.nearest ? reference.nearest->machine : reference.known;
+  const auto& nearest = reference.nearest;
+  const Machine& one = !nearest                            ? reference.known
+                       : nearest->neighbor.same_generation ? nearest->machine
+                                                           : common_machine(Mode::kSustained);
   const Operator product{like, one.gpu.tensor[DType::kBf16] > FlopsPerSecond() ? DType::kBf16 : DType::kFp16};
   query.slowdown_of_others =
       query.only_bursts ||

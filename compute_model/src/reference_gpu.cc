@@ -55,7 +55,9 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
   if (index) {
     const Gpu& sheet = weights.gpus[*index];
     reference.known.gpu.id = sheet.id;
-    auto measured = make_machine(sheet, machine.mode);
+    // The catalog knows more of it than the weights: how its memory keeps ECC.
+    const std::optional<Gpu> whole = listed_gpu(sheet.id);
+    auto measured = make_machine(whole && run_kernels_alike(*whole, sheet) ? *whole : sheet, machine.mode);
     if (!measured || run_kernels_alike(sheet, machine.gpu)) {
       reference.measured = index;
     } else {

@@ -15,10 +15,14 @@ bool is_comparable(const Case& c) {
          (c.only_bursts || was_measured(c.weights, nearest->neighbor.index, c.kernel_class));
 }
 
-std::optional<OtherMachine> as_sold(const Case& c, Mode mode) {
-  if (!c.reference.sold) return std::nullopt;
-  return OtherMachine{features_of(c.predictor, c.reference.sold->machine, c.op, mode, c.weights.sums),
-                      c.reference.sold->pace};
+// What trees over all GPUs see: the operator alone, or this GPU as the catalog has it. Where somebody changed its data
+// sheet, what is better is never slower for a question that the trees answer in another way.
+Features common_features(const Case& c, Mode mode) {
+  const bool alone = kind_of(c.predictor).capacity.elsewhere == Elsewhere::kOperatorAlone;
+  const bool as_sold = c.reference.sold && c.reference.sold->machine.peak(c.op.dtype) > 0;
+  if (!learned_elsewhere(c.weights) || (!alone && !as_sold)) return c.features;
+  const Machine& machine = alone ? common_machine(mode) : c.reference.sold->machine;
+  return features_of(c.predictor, machine, c.op, mode, c.weights.sums);
 }
 
 constexpr Source kMeasuredHere = {
@@ -47,7 +51,7 @@ constexpr Source kNearestScaled = {
       const Mode mode = c.only_bursts ? Mode::kBurst : c.mode;
       const OtherMachine machine{features_of(c.predictor, nearest.machine, c.op, mode, c.weights.sums), nearest.pace};
       prepare_scaled(pending, c.weights, c.predictor, c.features, {machine, nearest.neighbor.index, nearest.itself},
-                     as_sold(c, mode));
+                     common_features(c, mode));
     },
     [](const Case& c) -> std::string_view {
       return c.reference.nearest->itself || !learned_elsewhere(c.weights)
@@ -58,7 +62,7 @@ constexpr Source kNearestScaled = {
 constexpr Source kAllGpus = {
     "all GPUs", [](const Case& c) { return learned_elsewhere(c.weights); },
     [](const Case& c, PendingCorrection& pending) {
-      prepare_other(pending, c.weights, c.predictor, c.features, as_sold(c, c.mode), false);
+      prepare_other(pending, c.weights, c.predictor, c.features, common_features(c, c.mode), false);
     },
     [](const Case&) -> std::string_view { return "trees over measured kernels of other GPUs"; }};
 
@@ -67,7 +71,7 @@ constexpr Source kPhysics = {"physics", [](const Case&) { return true; },
                              [](const Case& c, PendingCorrection& pending) {
                                const auto& nearest = c.reference.nearest;
                                prepare_other(
-                                   pending, c.weights, c.predictor, c.features, std::nullopt,
+                                   pending, c.weights, c.predictor, c.features, c.features,
                                    nearest && nearest->neighbor.same_generation && !by_data_sheet_alone(c.predictor));
                              },
                              [](const Case& c) -> std::string_view { return kind_of(c.predictor).physics; }};

@@ -124,14 +124,13 @@ void prepare_term(Term& term, const Corrector& corrector, const Trees& trees, Pr
   term.log_most_pace = std::log(other.pace.most);
 }
 
-void prepare_elsewhere(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
-                       const Features& features, const std::optional<OtherMachine>& sold) {
-  if (sold) {
-    prepare_term(pending.other, weights.on_other_gpu, weights.on_other_gpu.trees, predictor, *sold, features.base,
-                 std::nullopt);
-  } else {
-    prepare_term(pending.other, weights.on_other_gpu, predictor, features, std::nullopt);
-  }
+// Trees over all GPUs. They have no borders beyond the range of the fitted rows, so nothing is clamped.
+void prepare_elsewhere(PendingCorrection& pending, const PredictorWeights& weights, const Features& common) {
+  std::array<double, 2 * kMaxFeatures> input{};
+  std::ranges::copy(common.values, input.begin());
+  pending.other.trees = &weights.on_other_gpu.trees;
+  pending.other.sum = 0;
+  pending.other.trees->find_bins(input.data(), pending.other.bins);
 }
 
 double logarithm_of(const Term& term) { return std::clamp(term.sum, -4.0, 4.0); }
@@ -195,8 +194,7 @@ void prepare_measured(PendingCorrection& pending, const PredictorWeights& weight
 }
 
 void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
-                    const Features& features, const ReferenceFeatures& reference,
-                    const std::optional<OtherMachine>& sold) {
+                    const Features& features, const ReferenceFeatures& reference, const Features& common) {
   pending.base = features.base;
   pending.quantiles = &weights.same_generation;
   look_outside(pending, weights.on_other_gpu, predictor, features);
@@ -207,18 +205,18 @@ void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights,
   pending.widening = widening_of(weights.on_other_gpu, predictor, features);
   if (!learned_elsewhere(weights)) return;
   pending.share = kNearestShare;
-  prepare_elsewhere(pending, weights, predictor, features, sold);
+  prepare_elsewhere(pending, weights, common);
 }
 
 void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
-                   const Features& features, const std::optional<OtherMachine>& sold, bool same_generation) {
+                   const Features& features, const Features& common, bool same_generation) {
   pending.base = features.base;
   pending.quantiles = same_generation ? &weights.same_generation : &weights.other_generation;
   look_outside(pending, weights.on_other_gpu, predictor, features);
   pending.widening = widening_of(weights.on_other_gpu, predictor, features);
   if (!learned_elsewhere(weights)) return;
   pending.trust = kind_of(predictor).capacity.trust;
-  prepare_elsewhere(pending, weights, predictor, features, sold);
+  prepare_elsewhere(pending, weights, common);
 }
 
 void prepare_power(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
@@ -241,7 +239,7 @@ void evaluate(std::span<PendingCorrection* const> all) {
 }
 
 Correction PendingCorrection::finish() const {
-  double learned = other.trees != nullptr ? carried_over(other) : 0;
+  double learned = other.trees != nullptr ? logarithm_of(other) : 0;
   if (measured.trees != nullptr) learned += share * (carried_over(measured) - learned);
   return around(base * std::exp(trust * learned), *quantiles, widening, doubt, outside);
 }
@@ -262,12 +260,12 @@ Correction correct(const PredictorWeights& weights, Predictor predictor, const F
 }
 
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
-                   const std::optional<ReferenceFeatures>& reference, bool same_generation) {
+                   const std::optional<ReferenceFeatures>& reference, const Features& common, bool same_generation) {
   PendingCorrection pending;
   if (reference) {
-    prepare_scaled(pending, weights, predictor, features, *reference, std::nullopt);
+    prepare_scaled(pending, weights, predictor, features, *reference, common);
   } else {
-    prepare_other(pending, weights, predictor, features, std::nullopt, same_generation);
+    prepare_other(pending, weights, predictor, features, common, same_generation);
   }
   return evaluated(pending);
 }

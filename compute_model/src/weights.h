@@ -131,15 +131,13 @@ bool is_outside(const Corrector& fitted, std::size_t f, double value);
 // On the `gpu`-th measured GPU, for an operator of a class that was measured there.
 void prepare_measured(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
                       const Features& features, std::size_t gpu, std::size_t kernel_class);
-// On another GPU of a measured generation, by the measurements of the reference GPU and those of all GPUs. `sold`: the
-// operator on this GPU as the catalog has it, where somebody changed its data sheet. What trees see is of that one, so
-// that what is better on the changed sheet is never slower for a question that the trees answer in another way.
+// On another GPU of a measured generation, by the measurements of the reference GPU and those of all GPUs. `common`:
+// features that trees over all GPUs see.
 void prepare_scaled(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
-                    const Features& features, const ReferenceFeatures& reference,
-                    const std::optional<OtherMachine>& sold);
+                    const Features& features, const ReferenceFeatures& reference, const Features& common);
 // On another GPU, by the measurements of all GPUs, or by the base where these teach nothing.
 void prepare_other(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
-                   const Features& features, const std::optional<OtherMachine>& sold, bool same_generation);
+                   const Features& features, const Features& common, bool same_generation);
 // Adds the board power where it was measured.
 void prepare_power(PendingCorrection& pending, const PredictorWeights& weights, Predictor predictor,
                    const Features& features);
@@ -153,6 +151,6 @@ void evaluate(std::span<PendingCorrection* const> all);
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features, std::size_t gpu,
                    std::size_t kernel_class);
 Correction correct(const PredictorWeights& weights, Predictor predictor, const Features& features,
-                   const std::optional<ReferenceFeatures>& reference, bool same_generation);
+                   const std::optional<ReferenceFeatures>& reference, const Features& common, bool same_generation);
 
 }  // namespace ns_dist

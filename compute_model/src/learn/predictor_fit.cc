@@ -208,7 +208,7 @@ class Fitter {
           neighbor = {
               {features_of(predictor_, machine, sample.work, sample.mode, blind.sums), pace}, index_of(other), false};
         }
-        return correct(blind, predictor_, sample.features, neighbor, same_generation);
+        return correct(blind, predictor_, sample.features, neighbor, common_features(sample), same_generation);
       };
       Residuals own;
       judge([&](const KernelSample& sample) { return sample.gpu == g && (all || sample.shape % 4 == 1); }, kind,
@@ -402,6 +402,12 @@ class Fitter {
     return corrector;
   }
 
+  // What trees over all GPUs see.
+  Features common_features(const KernelSample& sample) const {
+    if (kind_of(predictor_).capacity.elsewhere != Elsewhere::kOperatorAlone) return sample.features;
+    return features_of(predictor_, common_machine(sample.mode), sample.work, sample.mode, {});
+  }
+
   // What all GPUs have in common: few small trees with many rows in a leaf, that see the shape alone and count each GPU
   // alike. They carry over better than a network that sees ratios of the data sheets, too, and than trees that see
   // these or how tensor units are fed (docs/models/kernels.md).
@@ -410,10 +416,16 @@ class Fitter {
     TrainingRows training = rows(keep, false);
     Corrector corrector;
     set_range(corrector, training);
-    if (kind_of(predictor_).capacity.elsewhere != Elsewhere::kAllGpus) return corrector;
+    const Elsewhere elsewhere = kind_of(predictor_).capacity.elsewhere;
+    if (elsewhere == Elsewhere::kSibling || elsewhere == Elsewhere::kPhysics) return corrector;
     std::map<std::size_t, double> of_gpu;
+    auto next = training.features.begin();
     for (const KernelSample& sample : samples_) {
-      if (keep(sample)) ++of_gpu[sample.gpu];
+      if (!keep(sample)) continue;
+      ++of_gpu[sample.gpu];
+      const Features common = common_features(sample);
+      next = std::transform(common.values.begin(), common.values.begin() + static_cast<std::ptrdiff_t>(training.width),
+                            next, [](double value) { return static_cast<float>(value); });
     }
     std::size_t row = 0;
     for (const KernelSample& sample : samples_) {

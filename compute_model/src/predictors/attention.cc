@@ -121,7 +121,11 @@ constinit const PredictorKind kAttentionPredictor = {
              (library == Library::kFlash2 && !has_attention_rates(*attention, gpu));
     },
     write_attention,
-    {.known_trees = 200, .known_leaves = 250, .known_rate = 0.15, .trust = 0.5}};
+    {.known_trees = 200,
+     .known_leaves = 250,
+     .known_rate = 0.15,
+     .elsewhere = Elsewhere::kOperatorAlone,
+     .trust = 0.5}};
 
 constinit const PredictorKind kTrainingAttentionPredictor = {
     "training_attention",

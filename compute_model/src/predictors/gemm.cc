@@ -65,7 +65,7 @@ constinit const PredictorKind kGemmPredictor = {
       w.out.base = tile_seconds(w, machine, gemm, op.dtype, ceiling, mode == Mode::kSustained);
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {.known_trees = 200, .known_leaves = 850, .known_rate = 0.2, .trust = 0.4},
+    {.known_trees = 200, .known_leaves = 850, .known_rate = 0.2, .elsewhere = Elsewhere::kOperatorAlone, .trust = 0.4},
     [](const Operator&, Mode mode) -> std::size_t { return mode == Mode::kSustained ? 1 : 0; },
     [](std::size_t kernel_class) { return std::string(name_of(kernel_class == 1 ? Mode::kSustained : Mode::kBurst)); }};
 
@@ -86,7 +86,11 @@ constinit const PredictorKind kGemmFp8Predictor = {
       w.out.product_share = product / w.out.base;
       gpu_ratios(w, machine, peak, ceiling);
     },
-    {.known_trees = 200, .known_leaves = 450, .known_rate = 0.17, .trust = 0.4}};
+    {.known_trees = 200,
+     .known_leaves = 450,
+     .known_rate = 0.17,
+     .elsewhere = Elsewhere::kOperatorAlone,
+     .trust = 0.4}};
 
 constinit const PredictorKind kGemmFp32Predictor = {
     "gemm_fp32",

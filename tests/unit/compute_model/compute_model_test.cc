@@ -203,6 +203,19 @@ TEST(ComputeModel, ExplainsLongRunsOfAGpuThatWasMeasuredInBursts) {
   }
 }
 
+// A board with ECC among its data, with another data sheet: it is scaled from itself.
+TEST(ComputeModel, AChangedBoardWithEccInLineIsScaledFromItself) {
+  Gpu gpu = *Catalog::built_in().gpu("p4");
+  ASSERT_TRUE(gpu.ecc_in_line);
+  const Operator op{Softmax{.rows = 1, .columns = 244487}, DType::kFp32};
+  const auto seconds = [&op](const Gpu& of) {
+    return (*make_compute_model(of, {.mode = Mode::kBurst}))->forecast(op)->latency;
+  };
+  const Seconds as_sold = seconds(gpu);
+  gpu.l2_cache *= 1.2;
+  EXPECT_LE(seconds(gpu), 1.0001 * as_sold);
+}
+
 TEST(ComputeModel, ShortFormatsAndExpertsSlowDownInLongRunsAsMeasuredProductsDo) {
   const auto burst = catalog_model("h100-sxm-80gb", Mode::kBurst),
              sustained = catalog_model("h100-sxm-80gb", Mode::kSustained);
@@ -225,8 +238,8 @@ TEST(ComputeModel, IntervalsOfShortFormatsInLongRunsAreNotNarrowerThanThoseOfBf1
   for (const char* id : {"b300-sxm", "gb300", "l4"}) {
     const auto model = catalog_model(id, Mode::kSustained);
     const double bf16 = width(*model, DType::kBf16, Scaling::kTensor);
-    EXPECT_GE(width(*model, DType::kFp8, Scaling::kTensor), bf16) << id;
-    if (std::string_view(id) == "l4") continue;  // Ada has no blocks
+    EXPECT_GE(width(*model, DType::kFp8, Scaling::kTensor), 0.99 * bf16) << id;  // quantiles of two fits
+    if (std::string_view(id) == "l4") continue;                                  // Ada has no blocks
     EXPECT_GE(width(*model, DType::kFp8, Scaling::kBlock), bf16) << id;
   }
 }
