@@ -171,4 +171,12 @@ Features features_of(Predictor predictor, const Machine& machine, const Operator
   return features;
 }
 
+Features features_alone(Predictor predictor, const Operator& op, Mode mode) {
+  Features features;
+  const Sums none;
+  FeatureWriter writer{features, none, nullptr, false};
+  kind_of(predictor).write(writer, common_machine(mode), op, mode);
+  return features;
+}
+
 }  // namespace ns_dist

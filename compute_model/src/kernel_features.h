@@ -72,12 +72,13 @@ struct Pace {
 };
 Pace pace_of(const Machine& machine, const Machine& other);
 
-// The machine on which trees see an operator that see it alone (Elsewhere::kOperatorAlone): with numbers as an H100 has
-// them.
-const Machine& common_machine(Mode mode);
-
 // `sums`: coefficients of the base, where it is a sum. Contract: predictor_of(op, machine.gpu, mode) is `predictor`,
 // and the operator is valid.
 Features features_of(Predictor predictor, const Machine& machine, const Operator& op, Mode mode, const Sums& sums);
+
+// The same on one machine, whatever GPU is asked, with numbers as an H100 has them: what trees see that see the
+// operator alone (Elsewhere::kOperatorAlone). Without a base.
+Features features_alone(Predictor predictor, const Operator& op, Mode mode);
+const Machine& common_machine(Mode mode);
 
 }  // namespace ns_dist

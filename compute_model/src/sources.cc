@@ -21,8 +21,8 @@ Features common_features(const Case& c, Mode mode) {
   const bool alone = kind_of(c.predictor).capacity.elsewhere == Elsewhere::kOperatorAlone;
   const bool as_sold = c.reference.sold && c.reference.sold->machine.peak(c.op.dtype) > 0;
   if (!learned_elsewhere(c.weights) || (!alone && !as_sold)) return c.features;
-  const Machine& machine = alone ? common_machine(mode) : c.reference.sold->machine;
-  return features_of(c.predictor, machine, c.op, mode, c.weights.sums);
+  return alone ? features_alone(c.predictor, c.op, mode)
+               : features_of(c.predictor, c.reference.sold->machine, c.op, mode, c.weights.sums);
 }
 
 constexpr Source kMeasuredHere = {

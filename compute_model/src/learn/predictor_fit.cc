@@ -405,7 +405,7 @@ class Fitter {
   // What trees over all GPUs see.
   Features common_features(const KernelSample& sample) const {
     if (kind_of(predictor_).capacity.elsewhere != Elsewhere::kOperatorAlone) return sample.features;
-    return features_of(predictor_, common_machine(sample.mode), sample.work, sample.mode, {});
+    return features_alone(predictor_, sample.work, sample.mode);
   }
 
   // What all GPUs have in common: few small trees with many rows in a leaf, that see the shape alone and count each GPU

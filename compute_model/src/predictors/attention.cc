@@ -69,7 +69,7 @@ void write_attention(FeatureWriter& w, const Machine& machine, const Operator& w
   w.add("aligned_head_dim", alignment(d(op.head_dim)));
   w.add_log("log_key_share", d(op.key_length) / length);
   w.add_log("log_exponentials", exponentials / compute);
-  w.out.base = flash_seconds(machine, op, peak, width, (work.read + work.written) / B);
+  if (w.wants_base) w.out.base = flash_seconds(machine, op, peak, width, (work.read + work.written) / B);
   w.out.waves = std::ceil(blocks / machine.sms);
   w.out.tile = "128 queries";
   gpu_ratios(w, machine, machine.peak(whole.dtype), machine.ceiling(whole.dtype));

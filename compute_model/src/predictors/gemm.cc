@@ -62,7 +62,7 @@ constinit const PredictorKind kGemmPredictor = {
       // H100, which stand for bf16, too: it runs the same kernels.
       write_gemm(w, machine, op, mode, ceiling, op.dtype == DType::kFp16 && mode == Mode::kBurst ? 1 : 0);
       const Gemm& gemm = std::get<Gemm>(op.kind);
-      w.out.base = tile_seconds(w, machine, gemm, op.dtype, ceiling, mode == Mode::kSustained);
+      if (w.wants_base) w.out.base = tile_seconds(w, machine, gemm, op.dtype, ceiling, mode == Mode::kSustained);
       gpu_ratios(w, machine, peak, ceiling);
     },
     {.known_trees = 200, .known_leaves = 850, .known_rate = 0.2, .elsewhere = Elsewhere::kOperatorAlone, .trust = 0.4},
@@ -80,11 +80,12 @@ constinit const PredictorKind kGemmFp8Predictor = {
       const double peak = machine.peak(op.dtype), ceiling = machine.ceiling(op.dtype);
       const Gemm& gemm = std::get<Gemm>(op.kind);
       write_gemm(w, machine, op, mode, ceiling, gemm.scaling == Scaling::kBlock ? 1 : 0);
+      gpu_ratios(w, machine, peak, ceiling);
+      if (!w.wants_base) return;
       const double product = tile_seconds(w, machine, gemm, op.dtype, ceiling, false) +
                              promotion_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.n), d(gemm.k), gemm.scaling);
       w.out.base = product + quantization_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.k), gemm.scaling);
       w.out.product_share = product / w.out.base;
-      gpu_ratios(w, machine, peak, ceiling);
     },
     {.known_trees = 200,
      .known_leaves = 450,

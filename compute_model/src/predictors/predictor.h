@@ -43,6 +43,7 @@ struct FeatureWriter {
   Features& out;
   const Sums& sums;  // coefficients of a base that is a sum
   FeatureNames* names = nullptr;
+  bool wants_base = true;
   std::size_t next = 0;
 
   void add(std::string_view name, double value) {
