@@ -9,7 +9,7 @@
 namespace ns_dist {
 
 // How much wider an interval is, in logarithms, where no GPU of this vendor was fitted. One best product each of
-// MI300X, MI325X and MI355X that others published (S. Bekman, ml-engineering, max-achievable FLOPS) takes 11 and 3 %
+// MI300X, MI325X and MI355X that others published (S. Bekman, ml-engineering, max-achievable FLOPS) takes 11 and 4 %
 // longer and 6 % less than forecast.
 inline constexpr double kOtherVendor = 1.7;
 
