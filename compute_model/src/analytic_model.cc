@@ -35,8 +35,6 @@ std::array<std::int64_t, 3> rows_of_matrices(const Gemm& gemm) {
   return {gemm.layout == GemmLayout::kTN ? gemm.m : gemm.k, gemm.layout == GemmLayout::kNT ? gemm.k : gemm.n, gemm.n};
 }
 
-double d(std::int64_t value) { return static_cast<double>(value); }
-
 Estimate estimate_product(const Machine& machine, const Gemm& o, DType dtype, const Roofline& roofline, Steps& steps) {
   return estimate_gemm(machine, d(o.batch), d(o.m), d(o.n), d(o.k), o.layout, dtype, roofline, steps);
 }

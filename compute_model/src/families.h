@@ -13,6 +13,8 @@
 
 namespace ns_dist {
 
+inline double d(std::int64_t value) { return static_cast<double>(value); }  // sizes in formulas
+
 // What physics allows for some work: each pipe at its nominal peak.
 struct Roofline {
   double compute = 0, memory = 0;  // s

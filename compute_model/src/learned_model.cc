@@ -176,7 +176,6 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
     if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
-    const auto d = [](std::int64_t value) { return static_cast<double>(value); };
     const double all = streamed_product(machine(), d(gemm->batch), d(gemm->m), d(gemm->n), d(gemm->k), op.dtype);
     const bool in_bursts = query.only_bursts || op.dtype == DType::kFp8;
     if (machine().mode == Mode::kSustained && in_bursts && all > estimate->seconds) {

@@ -77,8 +77,6 @@ extern const PredictorKind kGemmPredictor, kGemmFp8Predictor, kGemmFp32Predictor
     kTrainingAttentionPredictor, kNormalizationPredictor, kMoePredictor, kVectorPredictor, kConvolutionPredictor;
 const PredictorKind& kind_of(Predictor predictor);
 
-inline double d(std::int64_t value) { return static_cast<double>(value); }
-
 constexpr double kSmallLaunch = 2e-6;  // s, of a small kernel, as in machine.cc; trees learn the rest
 
 // Seconds to move `bytes` when a kernel runs again and again alone: what L2 holds comes from there, at half of an SM's
