@@ -47,9 +47,9 @@ std::span<const std::string_view> gpu_features(Predictor predictor);
 
 struct Features {
   std::array<double, kMaxFeatures> values{};
-  double base = 0;           // s
-  double product_share = 1;  // of `base`: without the kernels beside the product that were measured with it
-  double waves = 0;          // of the tile in `tile`; 0 where it does not apply
+  double base = 0;            // s
+  double measured_share = 1;  // that `base` is of what was measured: FP8 products, with kernels beside them
+  double waves = 0;           // of the tile in `tile`; 0 where it does not apply
   std::string_view tile = "";
 };
 

@@ -45,11 +45,12 @@ void doubt_session(Estimate& estimate) {
   estimate.high = estimate.seconds * std::exp(std::hypot(std::log(estimate.high / estimate.seconds), kDiffers));
 }
 
-// FP8 products were measured together with the kernels that quantize their activations.
-void take_off_quantization(Estimate& estimate, const Features& features, Steps& steps) {
-  if (features.product_share == 1) return;
-  scale(estimate, features.product_share);
-  if (steps.on()) steps.add("product_share", features.product_share, "of product and quantization, which is taken off");
+// FP8 products were measured together with the kernels that quantize their activations. What trees learned of both is
+// taken for the product alone, with an interval as a ratio has.
+void doubt_product_alone(Estimate& estimate, const Features& features, Steps& steps) {
+  if (features.measured_share == 1) return;
+  scale(estimate, 1, features.measured_share);
+  if (steps.on()) steps.add("product_share", features.measured_share, "of what was measured: product and quantization");
 }
 
 std::size_t product_feature(std::string_view name) {
@@ -175,7 +176,7 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
              "from one product to the batch by tiles and waves");
       estimate->bound = analytic_.bound_of(roofline, estimate->seconds);
     }
-    if (!gemm->quantizes) take_off_quantization(*estimate, query.features, steps);
+    doubt_product_alone(*estimate, query.features, steps);
     const double all = streamed_product(machine(), d(gemm->batch), d(gemm->m), d(gemm->n), d(gemm->k), op.dtype);
     const bool in_bursts = query.only_bursts || op.dtype == DType::kFp8;
     if (machine().mode == Mode::kSustained && in_bursts && all > estimate->seconds) {
@@ -184,7 +185,7 @@ std::optional<Estimate> LearnedModel::answer(const Operator& op, const Operator&
     }
     add_epilogue(*estimate, op, roofline, steps);
   } else if (std::holds_alternative<GroupedGemm>(op.kind) && measured_alone(op)) {
-    take_off_quantization(*estimate, query.features, steps);
+    doubt_product_alone(*estimate, query.features, steps);
     derive(measured, op, rows_of(op) / static_cast<double>(std::get<Gemm>(measured.kind).m),
            "from one product to the experts by tiles and waves");
     estimate->bound = analytic_.bound_of(roofline, estimate->seconds);

@@ -84,8 +84,9 @@ constinit const PredictorKind kGemmFp8Predictor = {
       if (!w.wants_base) return;
       const double product = tile_seconds(w, machine, gemm, op.dtype, ceiling, false) +
                              promotion_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.n), d(gemm.k), gemm.scaling);
-      w.out.base = product + quantization_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.k), gemm.scaling);
-      w.out.product_share = product / w.out.base;
+      const double both = product + quantization_seconds(machine, d(gemm.batch) * d(gemm.m), d(gemm.k), gemm.scaling);
+      w.out.base = gemm.quantizes ? both : product;
+      w.out.measured_share = w.out.base / both;
     },
     {.known_trees = 200,
      .known_leaves = 450,
