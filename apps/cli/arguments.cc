@@ -289,8 +289,9 @@ void add_work_flags(CLI::App& app, WorkFlags& flags, std::string_view but) {
         flags.texts[name];  // never given
         continue;
       }
-      if (name.substr(0, name.find('/')) == section.group)
+      if (name.substr(0, name.find('/')) == section.group) {
         add_field_flag(app, flags.texts, description, section.heading);
+      }
     }
   }
   app.add_option("--from", flags.from,

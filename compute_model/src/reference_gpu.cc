@@ -55,15 +55,15 @@ ReferenceGpu reference_gpu(const PredictorWeights& weights, const Machine& machi
   if (index) {
     const Gpu& sheet = weights.gpus[*index];
     reference.known.gpu.id = sheet.id;
+    reference.measured = index;
+    if (run_kernels_alike(sheet, machine.gpu)) return reference;
     // The catalog knows more of it than the weights: how its memory keeps ECC.
     const std::optional<Gpu> whole = listed_gpu(sheet.id);
     auto measured = make_machine(whole && run_kernels_alike(*whole, sheet) ? *whole : sheet, machine.mode);
-    if (!measured || run_kernels_alike(sheet, machine.gpu)) {
-      reference.measured = index;
-    } else {
-      const Pace pace = pace_of(machine, *measured);
-      reference.nearest = ReferenceGpu::Nearest{*std::move(measured), {*index, true}, pace, true};
-    }
+    if (!measured) return reference;
+    const Pace pace = pace_of(machine, *measured);
+    reference.measured.reset();
+    reference.nearest = ReferenceGpu::Nearest{*std::move(measured), {*index, true}, pace, true};
     return reference;
   }
   std::vector<Machine> machines;

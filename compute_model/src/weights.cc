@@ -94,20 +94,26 @@ double widening_of(const Corrector& corrector, Predictor predictor, const Featur
 // 9.0.
 constexpr double kNearestShare = 0.85;
 
+using Input = std::array<double, 2 * kMaxFeatures>;
+
+void prepare_term(Term& term, const Trees& trees, const Input& input) {
+  term.trees = &trees;
+  term.sum = 0;
+  trees.find_bins(input.data(), term.bins);
+}
+
 // Features are clamped to the range of the fitted rows. `gpu` sets that GPU's indicator feature. `trees`: those of the
 // corrector, or some of them.
 void prepare_term(Term& term, const Corrector& corrector, const Trees& trees, Predictor predictor,
                   const Features& features, std::optional<std::size_t> gpu) {
   const std::size_t shared = shared_features(predictor);
-  std::array<double, 2 * kMaxFeatures> input{};
+  Input input{};
   for (std::size_t f = 0; f < shared; ++f) {
     const double low = static_cast<double>(corrector.low[f]), high = static_cast<double>(corrector.high[f]);
     input[f] = std::clamp(features.values[f], low, high);
   }
   if (gpu) input[shared + *gpu] = 1;
-  term.trees = &trees;
-  term.sum = 0;
-  trees.find_bins(input.data(), term.bins);
+  prepare_term(term, trees, input);
 }
 
 void prepare_term(Term& term, const Corrector& corrector, Predictor predictor, const Features& features,
@@ -126,11 +132,9 @@ void prepare_term(Term& term, const Corrector& corrector, const Trees& trees, Pr
 
 // Trees over all GPUs. They have no borders beyond the range of the fitted rows, so nothing is clamped.
 void prepare_elsewhere(PendingCorrection& pending, const PredictorWeights& weights, const Features& common) {
-  std::array<double, 2 * kMaxFeatures> input{};
+  Input input{};
   std::ranges::copy(common.values, input.begin());
-  pending.other.trees = &weights.on_other_gpu.trees;
-  pending.other.sum = 0;
-  pending.other.trees->find_bins(input.data(), pending.other.bins);
+  prepare_term(pending.other, weights.on_other_gpu.trees, input);
 }
 
 double logarithm_of(const Term& term) { return std::clamp(term.sum, -4.0, 4.0); }

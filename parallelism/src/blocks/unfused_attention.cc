@@ -1,5 +1,4 @@
-// Attention that is written out: scores, scaled masked softmax, dropout, weighted sum (Korthikanti et al. 2022, fig.
-// 3).
+// Attention that is written out: scores, scaled masked softmax, dropout, weighted sum (arXiv 2205.05198, fig. 3).
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -60,6 +59,9 @@ class UnfusedAttention {
   // they are, and autograd sums up the gradients of each.
   bool repeats() const { return classes_ && copies_ > 1; }
   std::int64_t repeated() const { return shape_.tokens * shape_.heads * (shape_.query_dim + shape_.value_dim); }
+  Elementwise widen() const { return {"cast", scores_, 1, normalized_, 1}; }
+  Elementwise narrow() const { return {"cast", scores_, normalized_, 1, 1}; }
+  Elementwise scale() const { return {"scale", scores_, masked_, masked_, 1}; }
   // Columns of the heads that are copied before the products read them.
   std::int64_t gathered_columns() const {
     if (shape_.micro_batch == 1) return 0;
@@ -104,18 +106,16 @@ void UnfusedAttention::forward(std::vector<Call>& calls) const {
   add_copy(calls, "attention.heads.copy", gathered_columns());
   add(repeats(), calls, "attention.keys.repeat", {"copy", repeated(), 1 / static_cast<double>(copies_), 1, 0, true});
   calls.push_back(product("attention.scores", shape_.sequence, shape_.query_dim, GemmLayout::kNT));
-  const Elementwise widen{"cast", scores_, 1, normalized_, 1}, narrow{"cast", scores_, normalized_, 1, 1};
-  const Elementwise scale{"scale", scores_, masked_, masked_, 1};
-  add(casts_first_, calls, "attention.scores.cast", widen);
-  add(in_parts_, calls, "attention.scale", scale);
-  add_cap(calls, {scale, {"tanh", scores_, masked_, masked_, 8}, scale});
+  add(casts_first_, calls, "attention.scores.cast", widen());
+  add(in_parts_, calls, "attention.scale", scale());
+  add_cap(calls, {scale(), {"tanh", scores_, masked_, masked_, 8}, scale()});
   add(in_parts_, calls, "attention.mask", {"mask", scores_, masked_ + mask_, masked_, 1});  // torch.where, a byte each
-  add(casts_last_, calls, "attention.scores.cast", widen);
+  add(casts_last_, calls, "attention.scores.cast", widen());
   add(sinks_, calls, "attention.sinks.join", {Elementwise::kJoin, scores_, 1, 1, 0, true});
   add(sinks_, calls, "attention.sinks.largest", {"max", scores_, 1, 0, 1});
   add(sinks_, calls, "attention.sinks.subtract", {"subtract", scores_, 1, 1, 1, true});
   calls.push_back(softmax("attention.softmax", Pass::kForward));
-  add(casts(), calls, "attention.probabilities.cast", narrow);
+  add(casts(), calls, "attention.probabilities.cast", narrow());
   add(shape_.dropout, calls, "attention.dropout", {"dropout", scores_, 1, 1 + mask_, 2});
   calls.push_back(product("attention.context", shape_.value_dim, shape_.sequence, GemmLayout::kNN));
   add_copy(calls, "attention.output.copy", shape_.heads * shape_.value_dim);
@@ -123,14 +123,12 @@ void UnfusedAttention::forward(std::vector<Call>& calls) const {
 
 void UnfusedAttention::backward(std::vector<Call>& calls) const {
   const std::int64_t s = shape_.sequence;
-  const Elementwise widen{"cast", scores_, 1, normalized_, 1}, narrow{"cast", scores_, normalized_, 1, 1};
-  const Elementwise scale{"scale", scores_, masked_, masked_, 1};
   calls.reserve(6);
   add_copy(calls, "attention.output.backward.copy", shape_.heads * shape_.value_dim);
   calls.push_back(product("attention.context.dprobabilities", s, shape_.value_dim, GemmLayout::kNT));
   calls.push_back(product("attention.context.dvalues", shape_.value_dim, s, GemmLayout::kTN));
   add(shape_.dropout, calls, "attention.dropout.backward", {"dropout_backward", scores_, 1 + mask_, 1, 1});
-  add(casts(), calls, "attention.probabilities.backward.cast", widen);
+  add(casts(), calls, "attention.probabilities.backward.cast", widen());
   add(sinks_, calls, "attention.sinks.fill", {"fill", scores_, 0, 1, 0});
   add(sinks_, calls, "attention.sinks.copy", {"copy", scores_, 1, 1, 0, true});
   add(in_parts_, calls, "attention.softmax.backward.multiply", {"multiply", scores_, 2 * normalized_, normalized_, 1});
@@ -139,11 +137,11 @@ void UnfusedAttention::backward(std::vector<Call>& calls) const {
   add(sinks_, calls, "attention.sinks.largest.sum", {"sum", scores_, 1, 0, 1});
   add(sinks_, calls, "attention.sinks.largest.backward", {"add", scores_, 2, 1, 1});
   add(sinks_, calls, "attention.sinks.join.backward", {"copy", scores_, 1, 1, 0, true});
-  add(casts_last_, calls, "attention.scores.backward.cast", narrow);
+  add(casts_last_, calls, "attention.scores.backward.cast", narrow());
   add(in_parts_, calls, "attention.mask.backward", {"mask", scores_, masked_, masked_, 1});
-  add_cap(calls, {scale, {"tanh_backward", scores_, 2 * masked_, masked_, 3}, scale});
-  add(in_parts_, calls, "attention.scale.backward", scale);
-  add(casts_first_, calls, "attention.scores.backward.cast", narrow);
+  add_cap(calls, {scale(), {"tanh_backward", scores_, 2 * masked_, masked_, 3}, scale()});
+  add(in_parts_, calls, "attention.scale.backward", scale());
+  add(casts_first_, calls, "attention.scores.backward.cast", narrow());
   calls.push_back(product("attention.scores.dqueries", shape_.query_dim, s, GemmLayout::kNN));
   calls.push_back(product("attention.scores.dkeys", shape_.query_dim, s, GemmLayout::kTN));
   add_copy(calls, "attention.heads.backward.copy", gathered_columns());

@@ -238,8 +238,10 @@ TEST(ComputeModel, IntervalsOfShortFormatsInLongRunsAreNotNarrowerThanThoseOfBf1
   for (const char* id : {"b300-sxm", "gb300", "l4"}) {
     const auto model = catalog_model(id, Mode::kSustained);
     const double bf16 = width(*model, DType::kBf16, Scaling::kTensor);
-    EXPECT_GE(width(*model, DType::kFp8, Scaling::kTensor), 0.99 * bf16) << id;  // quantiles of two fits
-    if (std::string_view(id) == "l4") continue;                                  // Ada has no blocks
+    // Nobody measured L4: its quantiles are those of two fits.
+    const bool measured = std::string_view(id) != "l4";
+    EXPECT_GE(width(*model, DType::kFp8, Scaling::kTensor), measured ? bf16 : 0.99 * bf16) << id;
+    if (!measured) continue;  // Ada has no blocks
     EXPECT_GE(width(*model, DType::kFp8, Scaling::kBlock), bf16) << id;
   }
 }
